@@ -111,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="shardctl-pictures-") as name:
         place = Path(name)
         place.chmod(0o755)  # root's servers run as another user
-        topology = tour.lay_out(place, poolers=poolers.available())
+        topology = tour.lay_out(place, poolers=poolers.program() is not None)
         os.environ |= {"SHARDCTL_TOPOLOGY": str(topology), "XDG_STATE_HOME": name}
         try:
             _shardctl("sandbox", "up")

@@ -431,7 +431,7 @@ def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retir
 def _with_disk(node: Node, found: NodeStatus) -> NodeStatus:
     """Measure the file system of a node's data directory, where a file gives that.
 
-    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises disk_unknown, and
+    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises
     what its host raises.
     """
     if node.data_directory is None:

@@ -71,7 +71,7 @@ def up(ctx: typer.Context) -> None:
 
     settings: Settings = ctx.obj
     topology = load_topology(ctx)
-    if topology.poolers and not poolers.available():
+    if topology.poolers and not poolers.program():
         say(f"note: {poolers.WITHOUT} poolers")
     if settings.dry_run:
         plan = servers.foresee(topology)
@@ -89,7 +89,7 @@ def up(ctx: typer.Context) -> None:
     with bars() as progress:
         found = servers.up(topology, progress)
         offering = poolers.up(topology, progress)
-    offered = (_at(one.pooler, DID[one.did], did=one.did) for one in offering)
+    offered = (_at(pooler, DID[did], did=did) for pooler, did in offering)
     _print(ctx, topology, ("address", "result"), map(_up, found), offered)
 
 
@@ -451,7 +451,7 @@ def demo(
 
     settings: Settings = ctx.obj
     log.open_log(verbose=settings.verbose)
-    if not poolers.available():
+    if not poolers.program():
         say(f"note: {poolers.WITHOUT} it")
     with tour.fleet(keep=keep) as topology:
         print_table(("step", "result", "seconds"), tour.run(topology))

@@ -56,7 +56,7 @@ def fleet(*, keep: bool) -> Iterator[Topology]:
     directory.chmod(0o755)
     with ExitStack() as ends:
         ends.callback(shutil.rmtree, directory)
-        topology = loader.load(lay_out(directory, poolers=poolers.available()))
+        topology = loader.load(lay_out(directory, poolers=poolers.program() is not None))
         ends.callback(servers.down, topology, fanout.Silent(), delete=True)
         ends.callback(poolers.down, topology, fanout.Silent(), delete=True)
         yield topology

@@ -7,9 +7,7 @@ import fcntl
 import os
 import pwd
 import stat
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+import threading
 from typing import TYPE_CHECKING
 
 from shardctl import inputs
@@ -18,7 +16,8 @@ from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from shardctl.hosts.host import Host
 
@@ -34,12 +33,12 @@ for part; do
     [ -x "$part" ] || { printf '%s' "$part"; exit 0; }
 done
 """
-# Who runs it, then every directory through which a path leads, links and all, and the file's last.
+# Who runs it, then every directory through which a path leads, links and all, and the file itself.
 _WAY = r"""
 walk() {
     [ "${1:-/}" != / ] || { printf '/\0'; return; }
     walk "${1%/*}"
-    if [ -L "$1" ] && [ -e "$1" ]; then
+    if [ -L "$1" ] && [ "$((links += 1))" -lt 40 ]; then
         to=$(readlink -- "$1")
         case $to in /*) ;; *) to=${1%/*}/$to ;; esac
         walk "$to"
@@ -48,15 +47,7 @@ walk() {
     fi
 }
 printf '%s\0' "$(id -u)"
-file=$1 links=0
-{
-    while [ -L "$file" ] && [ "$((links += 1))" -lt 40 ]; do
-        walk "${file%/*}"
-        to=$(readlink -- "$file")
-        case $to in /*) file=$to ;; *) file=${file%/*}/$to ;; esac
-    done
-    walk "${file%/*}"
-} | xargs -0 stat -L --printf '%u %a %U %G %n\0' -- 2>/dev/null
+walk "$1" | xargs -0 stat -L --printf '%u %f %U %G %n\0' -- 2>/dev/null
 exit 0
 """
 _MAY_WRITE = r"""
@@ -64,6 +55,11 @@ seen=$1
 until [ -e "$seen" ] || [ -z "$seen" ]; do seen=${seen%/*}; done
 [ -w "${seen:-/}" ]
 """
+_MAKE = 'umask 022 && mkdir -p -- "$1" && chown -- "$2:" "$1"'
+_MAKING = threading.Lock()
+"""Held while a directory is made and not yet given to its owner."""
+_Part = tuple[int, int, str, str, str]
+"""A directory on the way to a file: user id, mode, owner, group and path."""
 
 
 def account_refused(name: str, reason: str) -> Refused:
@@ -84,16 +80,6 @@ def directory_refused(path: Path | str, reason: str) -> Refused:
     )
 
 
-def directory_unreachable(path: Path, account: str, blocked: Path) -> Refused:
-    """Report a place that the user who runs a server may not enter."""
-    return Refused(
-        "directory_unreachable",
-        f"{path}: the user {account}, who runs the server, cannot enter {blocked}",
-        hint="set an absolute path elsewhere in the topology, such as "
-        f"/var/tmp/shardctl/{path.name}; or " + way_out(blocked, account),  # noqa: S108  # only a suggestion
-    )
-
-
 def directory_owned(path: Path, owner: str, account: str) -> Refused:
     """Report a directory of another user than the one who runs the server."""
     return Refused(
@@ -105,44 +91,32 @@ def directory_owned(path: Path, owner: str, account: str) -> Refused:
 
 
 def server_account(wanted: str | None) -> str | None:
-    """Choose who runs a server: `wanted` (a node's `os_user`) or the default.
-
-    None means shardctl's own user: only root runs servers as another. Raises
-    account_refused for an unknown user, for root, and for another session.
-    """
-    if os.geteuid() == 0:
-        names = (wanted,) if wanted is not None else DEFAULTS
-        return _chosen(names, {n: str(pwd.getpwnam(n).pw_uid) for n in names if _exists(n)})
-    if wanted is not None and (why := why_not(wanted)) is not None:
-        raise account_refused(wanted, why)
-    return None
+    """Choose who runs a server on this machine: as `account_on`."""
+    return account_on(Local(), wanted)
 
 
 def account_on(host: Host, wanted: str | None) -> str | None:
-    """Choose who runs a server on `host`, as `server_account` does here.
+    """Choose who runs a server on `host`: `wanted` (a node's `os_user`) or the default.
 
-    None means shardctl's login user. Raises account_refused; SudoRefused where that one may
-    not become `wanted`, and what is raised where the host cannot be reached.
+    None means shardctl's login user: only root runs servers as another by default. Raises
+    account_refused for an unknown user and for root; SudoRefused where the login user may not
+    become `wanted`, and what is raised where the host cannot be reached.
     """
-    if isinstance(host, Local):
-        return server_account(wanted)
+    if isinstance(host, Local) and os.geteuid() != 0:
+        if wanted is not None and (why := why_not(wanted)) is not None:
+            raise account_refused(wanted, why)
+        return None
     names = (wanted,) if wanted is not None else DEFAULTS
     mine, *ids = host.run(["sh", "-c", _IDS, "sh", *names], timeout=_SECONDS).stdout.split()
     if wanted is None and mine != "0":
         return None
-    found = zip(names, ids, strict=True)
-    name = _chosen(names, {name: uid for name, uid in found if uid != "none"})
-    host.run(["true"], user=name, timeout=_SECONDS)
-    return name
-
-
-def _chosen(names: Sequence[str], there: Mapping[str, str]) -> str:
-    """Take the first of the users who are there, by user id; raises account_refused."""
-    name = next(iter(there), None)
-    if name is None:
+    found = [one for one in zip(names, ids, strict=True) if one[1] != "none"]
+    if not found:
         raise account_refused(" or ".join(names), "no such user on its host")
-    if there[name] == "0":
+    name, number = found[0]
+    if number == "0":
         raise account_refused(name, "PostgreSQL does not run as root")
+    host.run(["true"], user=name, timeout=_SECONDS)
     return name
 
 
@@ -171,8 +145,9 @@ def changes_file(host: Host, file: Path, *, user: str | None = None) -> str | No
     parts = _roots_way(host, file, user)
     if not parts:
         return user
-    if parts[-1].uid != 0 and user is None:
-        return parts[-1].owner
+    uid, _, owner, *_ = parts[-1]
+    if uid != 0 and user is None:
+        return owner
     _require_roots(host, parts)
     return user
 
@@ -193,17 +168,6 @@ def changes_folder(host: Host, folder: Path, account: str | None) -> str | None:
     return account
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A directory on the way to a file."""
-
-    uid: int
-    mode: int
-    owner: str
-    group: str
-    path: str
-
-
 def _roots_way(host: Host, file: Path, user: str | None) -> list[_Part]:
     """List the directories on the way to a file on a host; none where `user` is not root there."""
     if isinstance(host, Local) and os.geteuid() != 0:
@@ -212,34 +176,33 @@ def _roots_way(host: Host, file: Path, user: str | None) -> list[_Part]:
     uid, *parts = host.run(argv, user=user, timeout=_SECONDS).stdout.split("\0")
     if uid != "0":
         return []
-    split = [part.split(" ", 4) for part in parts if part]
-    return [_Part(int(uid), int(mode, 8), *rest) for uid, mode, *rest in split]
+    found: list[_Part] = []
+    for part in filter(None, parts):
+        uid, mode, owner, group, path = part.split(" ", 4)
+        found.append((int(uid), int(mode, 16), owner, group, path))
+    return [one for one in found if stat.S_ISDIR(one[1])]
 
 
 def _require_roots(host: Host, parts: list[_Part]) -> None:
     """Refuse a way on which others than root may exchange a directory, or what is in the last."""
     owners = inputs.trusted() if isinstance(host, Local) else {0}
+    folder = parts[-1][-1]
     for part in parts:
-        if part.uid not in owners:
-            raise _folder_unsafe(
-                parts[-1].path,
-                f"{part.path} belongs to {part.owner}",
-                f"run `chown root {part.path}` there, or set os_user in the topology to the user "
-                "who owns the directory",
-            )
+        uid, mode, owner, group, path = part
         # In a sticky directory, only the owner of an entry renames it.
-        sticky = part.mode & stat.S_ISVTX and part is not parts[-1]
-        if inputs.others_may_write(part.mode, part.owner, part.group) and not sticky:
-            raise _folder_unsafe(
-                parts[-1].path,
-                f"other users may write to {part.path}",
-                f"run `chmod go-w {part.path}` there, or use another directory",
+        sticky = mode & stat.S_ISVTX and part is not parts[-1]
+        if uid not in owners:
+            reason = f"{path} belongs to {owner}"
+            hint = (
+                f"run `chown root {path}` there, or set os_user in the topology to the user "
+                "who owns the directory"
             )
-
-
-def _folder_unsafe(folder: str, reason: str, hint: str) -> Refused:
-    """Report a directory in which other users could direct what root does."""
-    return Refused("folder_unsafe", f"root does not work in {folder}: {reason}", hint=hint)
+        elif inputs.others_may_write(mode, owner, group) and not sticky:
+            reason = f"other users may write to {path}"
+            hint = f"run `chmod go-w {path}` there, or use another directory"
+        else:
+            continue
+        raise Refused("folder_unsafe", f"root does not work in {folder}: {reason}", hint=hint)
 
 
 def way_out(blocked: Path, account: str) -> str:
@@ -263,39 +226,27 @@ def require_own(folder: Path, account: str | None) -> None:
 
 def require_way(path: Path, account: str | None) -> None:
     """Refuse a place that `account` may not enter; raises directory_unreachable."""
-    blocked = blocked_at(path, account)
-    if blocked is not None:
-        raise directory_unreachable(path, account or "", blocked)
+    if account is not None and (blocked := blocked_at(path, account)) is not None:
+        raise Refused(
+            "directory_unreachable",
+            f"{path}: the user {account}, who runs the server, cannot enter {blocked}",
+            hint="set an absolute path elsewhere in the topology, such as "
+            f"/var/tmp/shardctl/{path.name}; or " + way_out(blocked, account),  # noqa: S108  # only a suggestion
+        )
 
 
 def own(folder: Path, account: str | None) -> None:
     """Make a directory that `account` owns; raises as `require_own`, and directory_refused."""
-    require_own(folder, account)
-    try:
-        if account is None:
-            folder.mkdir(parents=True, exist_ok=True)
-        elif not folder.exists() and changes_folder(Local(), folder.parent, account) is None:
-            _make_for(folder, pwd.getpwnam(account))
-        else:
-            Local().run(["mkdir", "-p", "--", str(folder)], user=account)
-    except OSError as error:
-        raise directory_refused(folder, error.strerror or str(error)) from error
-
-
-def _make_for(folder: Path, owner: pwd.struct_passwd) -> None:
-    """Make a directory for another user where only root may; another thread may be quicker."""
-    for one in reversed([one for one in folder.parents if not one.exists()]):
-        one.mkdir(exist_ok=True)
-        one.chmod(0o755)
-    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    new.chmod(0o755)
-    os.chown(new, owner.pw_uid, owner.pw_gid)
-    try:
-        new.rename(folder)
-    except OSError:
-        new.rmdir()
-        if not folder.is_dir():
-            raise
+    here = Local()
+    with _MAKING:
+        require_own(folder, account)
+        try:
+            if account is None or folder.exists() or changes_folder(here, folder.parent, account):
+                here.run(["mkdir", "-p", "--", str(folder)], user=account)
+            else:
+                here.run(["sh", "-c", _MAKE, "sh", str(folder), account])
+        except CommandFailed as error:
+            raise directory_refused(folder, error.reason) from error
 
 
 @contextlib.contextmanager
@@ -309,7 +260,7 @@ def alone(log: Path) -> Iterator[int]:
         held = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise directory_refused(log, error.strerror or str(error)) from error
-    try:
+    with os.fdopen(held):
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -319,22 +270,14 @@ def alone(log: Path) -> Iterator[int]:
                 hint="wait until it ends, then try again",
             ) from error
         yield held
-    finally:
-        os.close(held)
 
 
 def why_not(name: str) -> str | None:
     """Explain why this process cannot run commands as a user of this machine; None: it can."""
-    if not _exists(name):
+    try:
+        number = pwd.getpwnam(name).pw_uid
+    except KeyError:
         return "no such user"
-    if os.geteuid() not in (0, pwd.getpwnam(name).pw_uid):
+    if os.geteuid() not in (0, number):
         return "only root can run commands as another user"
     return None
-
-
-def _exists(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True

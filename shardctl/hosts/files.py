@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardctl.errors import Refused, ShardctlError
+from shardctl.errors import ShardctlError
 from shardctl.hosts import scripts
 from shardctl.hosts.host import (
     CommandFailed,
@@ -125,30 +124,26 @@ def size(host: Host, path: Path | str, *, user: str | None = None) -> int:
 
 
 _DISK_S = 10.0
-"""How long `df` may take: a network file system may hang."""
-_DF = re.compile(r"\s(\d+)\s+\d+\s+(\d+)\s+\d+%\s")
+"""How long the question may take: a network file system may hang."""
 
 
 def disk(host: Host, path: Path | str, *, user: str | None = None) -> tuple[int, int]:
-    """Measure the file system of a path, by POSIX `df`: all its bytes, and the free ones.
+    """Measure the file system of a path: all its bytes, and the free ones.
 
-    Raises disk_unknown where df printed something else, and what `Host.run` raises.
+    Raises what `Host.run` raises.
     """
-    printed = host.run(["df", "-P", "-k", "--", str(path)], user=user, timeout=_DISK_S).stdout
-    found = of_df(printed)
-    if found is None:
-        raise Refused("disk_unknown", f"cannot read the output of df: {printed.strip()}")
-    return found
+    argv = ["stat", "-f", "-c", "%S %b %a", "--", str(path)]
+    return bytes_of(host.run(argv, user=user, timeout=_DISK_S).stdout)
 
 
-def of_df(printed: str) -> tuple[int, int] | None:
-    """Read what `df -P -k` of one path printed: all bytes and the free ones; None for other text.
+def bytes_of(blocks: str) -> tuple[int, int]:
+    """Count the bytes of a file system, all and the free ones, of what `disk` has printed.
 
-    >>> of_df("//nas/a share   1000 400 600  40% /mnt/a b"), of_df("df: no such file")
-    ((1024000, 614400), None)
+    >>> bytes_of("4096 1000 600")
+    (4096000, 2457600)
     """
-    found = _DF.search(printed)
-    return (int(found[1]) * 1024, int(found[2]) * 1024) if found else None
+    size, every, free = map(int, blocks.split())
+    return size * every, size * free
 
 
 def tail(host: Host, path: Path | str, *, since: int, user: str | None = None) -> list[str]:

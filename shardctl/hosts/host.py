@@ -1,10 +1,10 @@
-"""What every kind of host can do, how a command fails on it, and its output as text and lines."""
+"""What every kind of host can do, and how a command fails on it."""
 
 from __future__ import annotations
 
-import codecs
-import io
+import logging
 import shlex
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
@@ -13,6 +13,8 @@ from shardctl.errors import ShardctlError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 TAIL = 5
 """Lines of standard error that an error message repeats."""
@@ -34,7 +36,7 @@ class How(TypedDict, total=False):
     env: Mapping[str, str] | None
     input: str | None
     timeout: float | None
-    line: Callable[[str], None] | None
+    begun: Callable[[str], None] | None
 
 
 class Host(Protocol):
@@ -44,10 +46,10 @@ class Host(Protocol):
         """Run `argv`, never through a shell, and give its output.
 
         `user` None is shardctl's login user there; `env` adds to the environment;
-        `timeout` is in seconds. `line` is called with each line of its output as it comes, without
-        its end, in the caller's thread; what it raises ends the command, and the output is not
-        given back then. Raises CommandFailed and CommandTimedOut; of another machine
-        also HostUnreachable, where nothing was begun, and HostLost.
+        `timeout` is in seconds; `begun` is called with the number of its process group. The output
+        is text: UTF-8 with errors replaced, every kind of line end as a line feed. Raises
+        CommandFailed and CommandTimedOut; of another machine also HostUnreachable, where nothing
+        was begun, and HostLost.
         """
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
@@ -85,12 +87,13 @@ class CommandFailed(ShardctlError):
 class CommandTimedOut(ShardctlError):
     """A command that did not end in time and was killed."""
 
-    def __init__(self, argv: Sequence[str], seconds: float) -> None:
+    def __init__(self, argv: Sequence[str], seconds: float, stdout: str = "") -> None:
         super().__init__(
             f"{shown(argv)} did not end within {seconds:g} s and was killed",
             hint="find out what it waits for (a full or slow disk, a lock), then try again",
         )
         self.seconds = seconds
+        self.stdout = stdout
 
 
 class HostUnreachable(ShardctlError):
@@ -110,7 +113,7 @@ class HostLost(ShardctlError):
     effect.
     """
 
-    def __init__(self, host: str, argv: Sequence[str], reason: str) -> None:
+    def __init__(self, host: str, argv: Sequence[str], reason: str, stdout: str = "") -> None:
         super().__init__(
             f"host {host}: the connection was lost while {shown(argv)} was running: {reason}",
             hint="the command may have completed or not: when the host is back, check its "
@@ -118,6 +121,7 @@ class HostLost(ShardctlError):
         )
         self.host = host
         self.reason = reason
+        self.stdout = stdout
 
 
 class SudoRefused(ShardctlError):
@@ -131,64 +135,18 @@ class SudoRefused(ShardctlError):
         )
 
 
-class Text:
-    r"""Collects output as text: UTF-8 with errors replaced, every kind of line end as `\n`.
-
-    >>> text = Text()
-    >>> for piece in (b"caf\xc3", b"\xa9\r", b"\n\xff"):
-    ...     text.feed(piece)
-    >>> text.end()
-    'café\n\ufffd'
-    """
-
-    def __init__(self) -> None:
-        self._decoder = io.IncrementalNewlineDecoder(
-            codecs.getincrementaldecoder("utf-8")("replace"), translate=True
-        )
-        self._parts: list[str] = []
-
-    def feed(self, piece: bytes) -> None:
-        """Take the next bytes."""
-        self._parts.append(self._decoder.decode(piece))
-
-    def end(self) -> str:
-        """Give the whole; nothing comes any more."""
-        return "".join([*self._parts, self._decoder.decode(b"", final=True)])
-
-
-class Lines(Text):
-    r"""Hands output on line by line, without the line ends, and keeps none of it.
-
-    >>> lines = Lines(print)
-    >>> for piece in (b"one\ntw", b"o\n\nthree"):
-    ...     lines.feed(piece)
-    one
-    two
-    <BLANKLINE>
-    >>> lines.end()
-    three
-    ''
-    """
-
-    def __init__(self, line: Callable[[str], None]) -> None:
-        super().__init__()
-        self._line = line
-
-    def feed(self, piece: bytes) -> None:
-        """Take the next bytes, and hand on the lines that they end."""
-        self._cut(self._decoder.decode(piece))
-
-    def end(self) -> str:
-        """Hand on the last line, if it has no end; give the empty text."""
-        self._cut(self._decoder.decode(b"", final=True))
-        last, self._parts = "".join(self._parts), []
-        if last:
-            self._line(last)
-        return ""
-
-    def _cut(self, text: str) -> None:
-        first, *more = text.split("\n")
-        self._parts.append(first)
-        for begun in more:
-            line, self._parts = "".join(self._parts), [begun]
-            self._line(line)
+def succeeded(
+    argv: Sequence[str], completed: Completed, user: str | None, began: float, host: str = ""
+) -> Completed:
+    """Log a command that has ended, and give what it left; raises CommandFailed."""
+    logger.debug(
+        "ran %s%s%s: code %d, %d ms",
+        shlex.join(argv),
+        f" as {user}" if user else "",
+        f" on {host}" if host else "",
+        completed.code,
+        (time.monotonic() - began) * 1000,
+    )
+    if completed.code != 0:
+        raise CommandFailed(argv, completed)
+    return completed

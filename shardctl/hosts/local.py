@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pwd
-import selectors
-import shlex
 import signal
 import subprocess
 import time
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed, Lines, Text
+from shardctl.hosts.host import CommandFailed, CommandTimedOut, Completed, succeeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
-
-logger = logging.getLogger(__name__)
-
-_PIECE = 65536
 
 
 class Local:
@@ -38,7 +31,7 @@ class Local:
         env: Mapping[str, str] | None = None,
         input: str | None = None,  # noqa: A002  # the word that subprocess uses
         timeout: float | None = None,
-        line: Callable[[str], None] | None = None,
+        begun: Callable[[str], None] | None = None,
         keep_open: Collection[int] = (),
     ) -> Completed:
         """Run `argv` as in `Host.run`; the command inherits the descriptors in `keep_open`.
@@ -47,41 +40,36 @@ class Local:
         with that user's groups and an environment without the caller's own variables.
         """
         began = time.monotonic()
-        output, errors = Lines(line) if line is not None else Text(), Text()
-        process = self._begin(argv, user=user, env=env or {}, keep_open=keep_open)
-        with _to_its_end(process, argv, timeout):
-            _converse(process, input or "", output, errors, timeout)
-            spent = time.monotonic() - began
-            process.wait(None if timeout is None else max(0, timeout - spent))
-            printed = output.end()
-        completed = Completed(printed, errors.end(), process.returncode)
-        logger.debug(
-            "ran %s%s: code %d, %d ms",
-            shlex.join(argv),
-            f" as {user}" if user else "",
-            completed.code,
-            (time.monotonic() - began) * 1000,
-        )
-        if completed.code != 0:
-            raise CommandFailed(argv, completed)
-        return completed
+        with self._begin(argv, user=user, env=env or {}, keep_open=keep_open) as process:
+            try:
+                if begun is not None:
+                    begun(str(process.pid))
+                output, errors = process.communicate(input or "", timeout)
+            except BaseException as error:
+                _kill(process)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    printed = (error.stdout or b"").decode(errors="replace")
+                    raise CommandTimedOut(argv, timeout or 0, printed) from None
+                raise
+        return succeeded(argv, Completed(output, errors, process.returncode), user, began)
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
         """Rename a file within this process, as in `Host.renamed`.
 
-        Root leaves it to a command of that user unless the folders are that user's own, who may do
+        Root leaves it to a command of that user unless the folder is that user's own, who may do
         there all that this does.
         """
-        with contextlib.ExitStack() as stack:
-            folders = []
-            for one in (new, path):
-                folders.append(os.open(one.parent, os.O_RDONLY | os.O_DIRECTORY))
-                stack.callback(os.close, folders[-1])
+        if new.parent != path.parent:
+            return False
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
             if user is not None and is_other(user):
-                owners = {os.fstat(folder).st_uid for folder in folders}
-                if os.geteuid() != 0 or owners != {pwd.getpwnam(user).pw_uid}:
+                owner = os.fstat(folder).st_uid
+                if os.geteuid() != 0 or owner != pwd.getpwnam(user).pw_uid:
                     return False
-            os.rename(new.name, path.name, src_dir_fd=folders[0], dst_dir_fd=folders[1])
+            os.rename(new.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
         return True
 
     def _begin(
@@ -94,19 +82,19 @@ class Local:
     ) -> subprocess.Popen[str]:
         """Start the process, with pipes for its three streams; raises CommandFailed."""
         other = pwd.getpwnam(user) if user is not None and is_other(user) else None
-        given: dict[str, Any] = {
-            "stdin": subprocess.PIPE,
-            "stdout": subprocess.PIPE,
-            "stderr": subprocess.PIPE,
-            "encoding": "utf-8",
-            "errors": "replace",
-            "env": {**(_environment(other) if other else os.environ), **env},
-            "cwd": "/" if other else None,
-            "start_new_session": True,
-            "pass_fds": tuple(keep_open),
-        }
         try:
-            return subprocess.Popen([*(_as(other) if other else ()), *argv], **given)
+            return subprocess.Popen(
+                [*(_as(other) if other else ()), *argv],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                env={**(_environment(other) if other else os.environ), **env},
+                cwd="/" if other else None,
+                start_new_session=True,
+                pass_fds=tuple(keep_open),
+            )
         except OSError as error:
             failed = Completed("", error.strerror or str(error), 127)
             raise CommandFailed(argv, failed) from error
@@ -126,65 +114,6 @@ def _as(other: pwd.struct_passwd) -> list[str]:
 def is_other(user: str | None) -> bool:
     """Return whether that is another user than the one as whom this process runs."""
     return user is not None and pwd.getpwnam(user).pw_uid != os.geteuid()
-
-
-@contextlib.contextmanager
-def _to_its_end(
-    process: subprocess.Popen[str], argv: Sequence[str], timeout: float | None
-) -> Iterator[None]:
-    """Kill a process where anything ends the wait for it; raises CommandTimedOut."""
-    with process:
-        try:
-            yield
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            raise CommandTimedOut(argv, timeout or 0) from None
-        except BaseException:
-            _kill(process)
-            raise
-
-
-def _converse(
-    process: subprocess.Popen[str], text: str, output: Text, errors: Text, timeout: float | None
-) -> None:
-    """Feed and drain a process until it has closed its outputs; raises TimeoutExpired.
-
-    All at once, for it may wait to be read before it reads; and a command that has left its process
-    group with an output open does not make this wait beyond the deadline.
-    """
-    pipes = (process.stdin, process.stdout, process.stderr)
-    stdin, stdout, stderr = cast("tuple[IO[str], IO[str], IO[str]]", pipes)
-    deadline = None if timeout is None else time.monotonic() + timeout
-    left = memoryview(text.encode(errors="replace"))
-    with selectors.DefaultSelector() as ready:
-        os.set_blocking(stdin.fileno(), False)
-        ready.register(stdin, selectors.EVENT_WRITE)
-        ready.register(stdout, selectors.EVENT_READ, output)
-        ready.register(stderr, selectors.EVENT_READ, errors)
-        while ready.get_map():
-            seconds = None if deadline is None else deadline - time.monotonic()
-            if seconds is not None and seconds <= 0:
-                raise subprocess.TimeoutExpired(process.args, timeout or 0)
-            for key, _ in ready.select(seconds):
-                if key.fileobj is stdin:
-                    left = _given(key.fd, left)
-                    if not left:
-                        ready.unregister(stdin)
-                        stdin.close()
-                elif piece := os.read(key.fd, _PIECE):
-                    key.data.feed(piece)
-                else:
-                    ready.unregister(key.fileobj)
-
-
-def _given(pipe: int, left: memoryview) -> memoryview:
-    """Write what goes into a pipe now, and give the rest; nothing, if no process reads there."""
-    try:
-        return left[os.write(pipe, left[:_PIECE]) :]
-    except BlockingIOError:
-        return left
-    except BrokenPipeError:
-        return left[:0]
 
 
 def _environment(account: pwd.struct_passwd) -> dict[str, str]:

@@ -14,10 +14,11 @@ from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostUnreachable
 from shardctl.hosts.local import Local
+from shardctl.topology.model import Ssh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +27,8 @@ SSH_PORT = 22
 
 _SECONDS = 10.0
 _NOT_INSTALLED = 127
-_MOST_HOPS = 16
-_NEXT = "[%h]:%p"
 # A connection of one's own, on which nobody is asked anything.
-_ALONE = ("-o", "BatchMode=yes", "-o", "ControlPath=none")
+_ALONE = ("-o", "BatchMode=yes", "-o", "ControlPath=none", "-o", "ServerAliveInterval=15")
 # Lines of an authority's keys are marked CA; they do not concern the host's own.
 _FOUND = re.compile(
     r"^# Host \S+ found: line (\d+) ?(|REVOKED) ?\n(?:@revoked\s+)?\S+\s+(\S+)\s+(\S+)",
@@ -59,29 +58,7 @@ exec 2>&5 3<&- 5>&-
 _ANOTHER_USER = "cd /\nunset SUDO_COMMAND SUDO_USER SUDO_UID SUDO_GID SUDO_HOME MAIL\n"
 
 
-@dataclass(frozen=True, slots=True)
-class SshSettings:
-    """How to reach a host, and what a connection is shared by; None is as `~/.ssh/config` has it.
-
-    `host` may be a name from there. `connect_timeout` is in seconds, for each step of the way.
-    """
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-    key_file: Path | None = None
-    accept_new: bool = False
-    connect_timeout: float = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class HostKey:
-    """The key that a host shows."""
-
-    kind: str
-    """As files name it, such as `ssh-ed25519`."""
-    blob: bytes
-    fingerprint: str
+SshSettings = Ssh
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,27 +75,24 @@ class Entry:
 class HostKeyUnknown(HostUnreachable):
     """A host whose key is in no known_hosts file."""
 
-    def __init__(self, host: str, address: str, key: HostKey, files: Sequence[Path]) -> None:
-        scan = f"-p {address.rpartition(']:')[2]} " if address.startswith("[") else ""
-        name = address.rpartition("]:")[0].lstrip("[") or address
+    def __init__(self, host: str, key: Any) -> None:
         super().__init__(
             host,
-            f"unknown host key {key.kind} {key.fingerprint}",
-            hint="compare it with the host's key (`ssh-keygen -lf` on the host), then add "
-            f"it with `ssh-keyscan {scan}{name} >> {_first(files)}`; or accept new "
-            "host keys with `ssh: {accept_new: true}`",
+            f"unknown host key {key.get_name()} {key.fingerprint}",
+            hint="compare it with the host's key (`ssh-keygen -lf` on the host), then accept it "
+            f"in `ssh {host}`; or accept new host keys with `ssh: {{accept_new: true}}`",
         )
 
 
 class HostKeyChanged(HostUnreachable):
     """A host that shows another key than it is known by, or one that was revoked."""
 
-    def __init__(self, host: str, address: str, key: HostKey, entry: Entry) -> None:
+    def __init__(self, host: str, address: str, key: Any, entry: Entry) -> None:
         where = f"{entry.file}:{entry.line}"
         why = f"{where} revokes it" if entry.revoked else f"it differs from {where}"
         super().__init__(
             host,
-            f"it presents the host key {key.kind} {key.fingerprint}, but {why}: the "
+            f"it presents the host key {key.get_name()} {key.fingerprint}, but {why}: the "
             "connection may be intercepted, or the host was reinstalled",
             hint="find out which; if the host was reinstalled, remove its old key with "
             f"`ssh-keygen -f {entry.file} -R '{address}'`, and add the new one",
@@ -151,7 +125,8 @@ def options(settings: SshSettings) -> dict[str, list[str]]:
 def way(settings: SshSettings, found: Mapping[str, Sequence[str]]) -> str | None:
     """Give the shell command through which a host is reached; None where it is reached directly.
 
-    Jump hosts are gone through by ssh, and have to be known as the host has to.
+    Jump hosts are gone through by ssh. The last has to be known as the host has to; what those
+    before it need is in the user's own configuration.
     """
     if "proxycommand" in found:
         known = {"h": "hostname", "p": "port", "r": "user"}
@@ -163,23 +138,12 @@ def way(settings: SshSettings, found: Mapping[str, Sequence[str]]) -> str | None
         )
     if "proxyjump" not in found:
         return None
-    hops = found["proxyjump"][0].split(",")
-    # As ssh would, but its processes for jump hosts of jump hosts would not get these options.
-    while more := options(SshSettings(f"ssh://{hops[0]}")).get("proxyjump"):
-        hops = [*more[0].split(","), *hops]
-        if len(hops) > _MOST_HOPS:
-            raise HostUnreachable(settings.host, f"its ProxyJump has more than {_MOST_HOPS} hosts")
+    *before, last = found["proxyjump"][0].split(",")
+    checking = "accept-new" if settings.accept_new else "yes"
+    through = ["-J", ",".join(before)] if before else []
+    argv = ["env", "SSH_ASKPASS_REQUIRE=never", "ssh", *_ALONE, *through]
+    argv += ["-o", f"StrictHostKeyChecking={checking}"]
     target = f"[{found['hostname'][0]}]:{found['port'][0]}"
-    return _through(hops, target, accept_new=settings.accept_new)
-
-
-def _through(hops: Sequence[str], target: str, *, accept_new: bool) -> str:
-    *before, last = hops
-    argv = ["ssh", *_ALONE, "-o", f"StrictHostKeyChecking={'accept-new' if accept_new else 'yes'}"]
-    if before:
-        command = _through(before, _NEXT, accept_new=accept_new)
-        # ssh replaces its own `%h`, and leaves those of the commands within.
-        argv += ["-o", f"ProxyCommand={command if target != _NEXT else command.replace('%', '%%')}"]
     return shlex.join([*argv, "-W", target, f"ssh://{last}"])
 
 
@@ -228,27 +192,6 @@ def entries(files: Iterable[Path], address: str) -> list[Entry]:
     return found
 
 
-def vouch(
-    host: str, address: str, key: HostKey, known: Sequence[Entry], files: Sequence[Path]
-) -> None:
-    """Compare the key that a host shows with what is known of it.
-
-    Raises HostKeyChanged, and HostKeyUnknown where nothing is known.
-    """
-    same = [entry for entry in known if entry.blob == key.blob]
-    for entry in same:
-        if entry.revoked:
-            raise HostKeyChanged(host, address, key, entry)
-    others = [entry for entry in known if not entry.revoked]
-    if same:
-        return
-    if not others:
-        raise HostKeyUnknown(host, address, key, files)
-    # A host known by keys of other kinds only is one that another session may stand in for.
-    of_its_kind = [entry for entry in others if entry.kind == key.kind]
-    raise HostKeyChanged(host, address, key, (of_its_kind or others)[0])
-
-
 def _ask(host: str, argv: Sequence[str]) -> str:
     """Give what a program prints; raises CommandFailed, CommandTimedOut, HostUnreachable."""
     try:
@@ -263,14 +206,6 @@ def _ask(host: str, argv: Sequence[str]) -> str:
         ) from error
 
 
-def _first(files: Sequence[Path]) -> Path:
-    return files[0] if files else Path("~/.ssh/known_hosts")
-
-
-def _new_mark() -> str:
-    return f"shardctl-{secrets.token_hex(8)}"
-
-
 @dataclass(frozen=True, slots=True)
 class Wrapped:
     """A command as it goes to a host: a line to execute there, and what that reads.
@@ -283,7 +218,7 @@ class Wrapped:
     sudo_to: str | None
     env: Mapping[str, str] = field(repr=False)
     input: str = field(repr=False)
-    mark: str = field(default_factory=_new_mark)
+    mark: str = field(default_factory=lambda: f"shardctl-{secrets.token_hex(8)}")
 
     def script(self) -> bytes:
         """Write the script; raises ValueError for what no process can be given."""

@@ -50,27 +50,20 @@ def knock(host: str, port: int) -> Literal["open", "closed", "silent"]:
     `closed`: that machine shows that none does. `silent`: no program reports anything, so a
     program may be there all the same.
     """
-    if host.startswith("/"):
-        found: list[tuple[Any, Any]] = [(socket.AF_UNIX, f"{host}/.s.PGSQL.{port}")]
-    else:
-        try:
-            known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except socket.gaierror:
-            return "silent"
-        found = [(family, address) for family, _, _, _, address in known]
-    refused = 0
-    for family, address in found:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_KNOCK_S)
-            try:
-                probe.connect(address)
-            except ConnectionRefusedError:
-                refused += 1
-            except OSError:
-                continue
-            else:
-                return "open"
-    return "closed" if refused == len(found) else "silent"
+    try:
+        if host.startswith("/"):
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.settimeout(_KNOCK_S)
+                probe.connect(f"{host}/.s.PGSQL.{port}")
+        else:
+            socket.create_connection((host, port), _KNOCK_S, all_errors=True).close()
+    except ExceptionGroup as errors:  # of a name's addresses
+        return "silent" if errors.split(ConnectionRefusedError)[1] else "closed"
+    except ConnectionRefusedError:
+        return "closed"
+    except OSError:
+        return "silent"
+    return "open"
 
 
 def addresses(host: str) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from shardctl.errors import Refused
@@ -19,27 +21,12 @@ if TYPE_CHECKING:
     from shardctl.topology.model import Pooler
 
 
-class HostUnfit(Refused):
-    """What keeps shardctl from a machine before it contacts that machine."""
-
-
-class OsUserRefused(HostUnfit):
-    """A user as which shardctl cannot run commands on a machine."""
-
-    def __init__(self, what: str, user: str, why: str) -> None:
-        super().__init__(
-            "os_user_refused",
-            f"{what}: cannot run commands as its os_user {user}: {why}",
-            hint=f"correct os_user in the topology, or run shardctl as root or as {user}",
-        )
-
-
 def host_of(of: Node | Pooler) -> Host:
     """Give the host on which a node or a pooler runs; nothing is connected yet.
 
     This machine where the topology has no `ssh` block for it and its address is one from here;
     else another one, by SSH, and what has the same settings shares a connection. Raises
-    relative_path of another one, and OsUserRefused of this machine; another one refuses a user
+    relative_path of another one, and os_user_refused of this machine; another one refuses a user
     when a command is to run.
 
     On a pooler's, commands without a user run as its login user or, if that is root, as the owner
@@ -49,10 +36,9 @@ def host_of(of: Node | Pooler) -> Host:
     machine = machine_of(of)
     if isinstance(of, Node) or of.os_user not in (None, "root"):
         return machine
-    owners = _OfPooler(machine, of)
-    if not isinstance(machine, Local):
-        return owners
-    return machine if owners.who(of.os_user) is None else owners
+    owners = _OfPooler(machine, of.databases_file)
+    plain = isinstance(machine, Local) and owners.who(of.os_user) is None
+    return machine if plain else owners
 
 
 def machine_of(of: Node | Pooler) -> Host:
@@ -61,42 +47,45 @@ def machine_of(of: Node | Pooler) -> Host:
     if of.ssh is not None or not ports.is_here(of.host):
         if of.relative:
             key = of.relative[0]
-            raise HostUnfit(
+            raise Refused(
                 "relative_path",
                 f"{what}: {key} is a relative path ({getattr(of, key)}), but {of.host} "
                 "is another machine",
                 hint="write the absolute path on that machine",
             )
-        return Ssh(_settings(of))
+        return Ssh(of.ssh or SshSettings(of.host))
     if of.os_user is not None and (why := accounts.why_not(of.os_user)) is not None:
-        raise OsUserRefused(what, of.os_user, why)
+        raise Refused(
+            "os_user_refused",
+            f"{what}: cannot run commands as its os_user {of.os_user}: {why}",
+            hint=f"correct os_user in the topology, or run shardctl as root or as {of.os_user}",
+        )
     return Local()
 
 
+@dataclass(frozen=True, eq=False)
 class _OfPooler:
     """A pooler's host where root may log in, who does nothing in a directory of another user."""
 
-    def __init__(self, machine: Host, pooler: Pooler) -> None:
-        self._machine = machine
-        self._file = pooler.databases_file
-        self._known: tuple[str | None] | None = None
+    machine: Host
+    file: Path
 
     def who(self, user: str | None) -> str | None:
         """Give the user who runs a command for `user`; raises folder_unsafe."""
-        if user not in (None, "root"):
-            return user
-        if self._known is None:
-            self._known = (accounts.changes_file(self._machine, self._file, user=user),)
-        return self._known[0]
+        return self._owner(user) if user in (None, "root") else user
+
+    @functools.cache  # noqa: B019  # it lives as long as its pooler is worked on
+    def _owner(self, user: str | None) -> str | None:
+        return accounts.changes_file(self.machine, self.file, user=user)
 
     def run(self, argv: Sequence[str], **how: Unpack[How]) -> Completed:
         """Run `argv` as in `Host.run`."""
         how["user"] = self.who(how.get("user"))
-        return self._machine.run(argv, **how)
+        return self.machine.run(argv, **how)
 
     def renamed(self, new: Path, path: Path, *, user: str | None = None) -> bool:
         """Rename a file as in `Host.renamed`."""
-        return self._machine.renamed(new, path, user=self.who(user))
+        return self.machine.renamed(new, path, user=self.who(user))
 
 
 def is_reached(of: Node | Pooler) -> bool:
@@ -107,16 +96,3 @@ def is_reached(of: Node | Pooler) -> bool:
     if not isinstance(of, Node) or ports.is_here(of.host):
         return True
     return any(one is not None for one in (of.ssh, of.data_directory, of.os_user, of.control))
-
-
-def _settings(of: Node | Pooler) -> SshSettings:
-    """Describe how to log in: where the topology does not, the address and ~/.ssh/config do."""
-    if of.ssh is None:
-        return SshSettings(of.host)
-    return SshSettings(
-        of.ssh.host or of.host,
-        user=of.ssh.user,
-        port=of.ssh.port,
-        key_file=of.ssh.key_file,
-        accept_new=of.ssh.accept_new,
-    )

@@ -7,8 +7,6 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from shardctl.hosts.host import Host
 
 # `run` sends a script by standard input, since arguments are limited in length. Its length comes
@@ -23,8 +21,9 @@ eval "$script"
 
 @cache
 def source(name: str) -> str:
-    """Give `scripts/NAME.sh`, which is ASCII and needs nothing else of shardctl."""
-    return resources.files("shardctl").joinpath(f"scripts/{name}.sh").read_text("ascii")
+    """Give `scripts/NAME.sh` with `common.sh` before it: ASCII that needs nothing of shardctl."""
+    folder = resources.files("shardctl").joinpath("scripts")
+    return "".join(folder.joinpath(f"{one}.sh").read_text("ascii") for one in ("common", name))
 
 
 def argv(name: str, *words: str) -> list[str]:
@@ -43,14 +42,13 @@ def run(
     user: str | None = None,
     text: str = "",
     timeout: float | None = None,
-    line: Callable[[str], None] | None = None,
 ) -> str:
     """Run one part of `scripts/NAME.sh` on `host`, and give what it prints.
 
     The script takes the part as its first argument, and ends by running it. `text`
-    is the part's standard input, `timeout` in seconds, `line` as in `Host.run`.
+    is the part's standard input, `timeout` in seconds.
     Raises CommandFailed, CommandTimedOut.
     """
     script = source(name).rstrip("\n")
     command = ["sh", "-c", _SHELL, name, str(len(script)), part, *words]
-    return host.run(command, user=user, input=script + text, timeout=timeout, line=line).stdout
+    return host.run(command, user=user, input=script + text, timeout=timeout).stdout

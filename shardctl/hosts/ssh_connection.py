@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +21,27 @@ import fabric  # type: ignore[import-untyped]  # neither brings types
 import paramiko  # type: ignore[import-untyped]
 
 from shardctl import inputs
+from shardctl.errors import ShardctlError
 from shardctl.hosts import openssh
-from shardctl.hosts.host import TAIL, HostUnreachable
-from shardctl.hosts.openssh import HostKey
-from shardctl.hosts.ssh_remote import BROKEN, QUIET, Remote
+from shardctl.hosts.host import TAIL, CommandTimedOut, HostUnreachable
+from shardctl.hosts.openssh import HostKeyChanged, HostKeyUnknown, Wrapped
+from shardctl.hosts.ssh_remote import BROKEN, KILLED_WITHIN, Remote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from shardctl.hosts.host import Text
-    from shardctl.hosts.openssh import SshSettings, Wrapped
+    from shardctl.hosts.host import Completed
+    from shardctl.hosts.openssh import SshSettings
 
 KEEP_ALIVE = 15
 """Seconds of silence after which the host is sent something."""
 SESSIONS = 10
 """Commands at once on a connection; what OpenSSH's server allows by default."""
-DEAD_AFTER = 45.0
-"""Seconds that a host has for a sign of life."""
 _DEAD_AFTER_MS = 60_000
 _REFUSED_FOR = 5.0
 _POLL = 0.05
 _MOST_BYTES = 1 << 20
+_KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
 
 # Without a handler Python writes a library's errors to the terminal; what matters of them is
 # in the errors raised here.
@@ -52,7 +53,6 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
 
     proxy: subprocess.Popen[bytes] | None = None
     stderr: Any = None
-    _heard: float
 
     def __init__(self, settings: SshSettings) -> None:
         found = openssh.options(settings)
@@ -71,8 +71,6 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
             policy=_HostKeys(self),
             _room=threading.Semaphore(SESSIONS),
             _running=set(),
-            _asking=threading.Lock(),
-            _heard=time.monotonic(),
         )
 
     def derive_shorthand(self, host_string: str) -> dict[str, str | None]:
@@ -98,8 +96,28 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
         """Whether it is open, as far as is known here."""
         return bool(self.transport.is_active())
 
-    def session(self, seconds: float | None) -> Any:
-        """Open a channel for a command, `done` with which is to be reported afterwards.
+    def carry_out(
+        self,
+        wrapped: Wrapped,
+        timeout: float | None,
+        begun: Callable[[str], None] | None = None,
+    ) -> Completed:
+        """Run a command to its end, as `Remote.carry_out`, when the host has room for it."""
+        with self._session(timeout) as channel:
+            remote = Remote(self, channel, wrapped, timeout, begun)
+            try:
+                return remote.carry_out()
+            except CommandTimedOut:
+                # It has ended and has left a process that holds its output.
+                if remote.left is not None:
+                    kill = ["sh", "-c", _KILL, "sh", remote.left]
+                    with suppress(ShardctlError):
+                        self.carry_out(Wrapped(kill, wrapped.sudo_to, {}, ""), KILLED_WITHIN)
+                raise
+
+    @contextmanager
+    def _session(self, seconds: float | None) -> Iterator[Any]:
+        """Open a channel for a command, and close it.
 
         Waits for other commands to end where the host allows no more, at most for `seconds`. Raises
         HostUnreachable where the host has no room for a command, or does not respond any more.
@@ -109,68 +127,43 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
             raise self._full()
         try:
             channel = self._when_allowed(until)
-        except BaseException:
+            self._running.add(channel)
+            try:
+                yield channel
+            finally:
+                channel.close()
+                self._running.discard(channel)
+        finally:
             self._room.release()
-            raise
-        self._running.add(channel)
-        return channel
 
     def _when_allowed(self, until: float) -> Any:
-        """Open a channel, again and again: the host may allow fewer, or not yet know of an end."""
-        alone_since = time.monotonic()
-        while (channel := self._channel(self.settings.connect_timeout)) is None:
+        """Open a channel, again and again: the host may allow fewer, or not yet know of an end.
+
+        Raises HostUnreachable where it allows none.
+        """
+        alone_until = time.monotonic() + _REFUSED_FOR
+        while (channel := self._channel()) is None:
             now = time.monotonic()
             if self._running:
-                alone_since = now
-                if now > until:
-                    raise self._full()
-            elif now - alone_since > _REFUSED_FOR:
-                raise HostUnreachable(
-                    self.settings.host,
-                    "the host accepts the login, but not commands",
-                    hint="check MaxSessions and the restrictions of the key on that host",
-                )
+                alone_until = now + _REFUSED_FOR
+            if now > (until if self._running else alone_until):
+                raise self._full()
             time.sleep(_POLL)
         return channel
 
     def _full(self) -> HostUnreachable:
         return HostUnreachable(
             self.settings.host,
-            f"{len(self._running)} commands are running on the host, and none ended in time",
-            hint="try again, or raise MaxSessions of the host's sshd",
+            f"the host allows no more commands ({len(self._running)} are running)",
+            hint="check MaxSessions of the host's sshd, and the restrictions of the key there",
         )
 
-    def done(self, channel: Any) -> None:
-        """Close a command's channel, and let another begin."""
-        channel.close()
-        self._running.discard(channel)
-        self._room.release()
-
-    def remote(self, channel: Any, wrapped: Wrapped, output: Text, timeout: float | None) -> Remote:
-        """Give what runs a command on a channel."""
-        return Remote(self, channel, wrapped, output, timeout)
-
-    def answers(self, *, now: bool = False) -> bool:
-        """Ask for a sign of life, `now` or if there was none of late; closes what is dead."""
-        with self._asking:
-            if not self.active:
-                return False
-            if not now and time.monotonic() - self._heard < QUIET / 2:
-                return True
-            try:
-                channel = self._channel(DEAD_AFTER)
-            except HostUnreachable:
-                return False
-            if channel is not None:
-                channel.close()
-            self._heard = time.monotonic()
-            return True
-
-    def _channel(self, seconds: float) -> Any | None:
+    def _channel(self) -> Any | None:
         """Open a channel; None where the host refuses.
 
         Closes what is dead, and raises HostUnreachable then: the next command opens another.
         """
+        seconds = self.settings.connect_timeout
         until = time.monotonic() + seconds
         try:
             return self.transport.open_session(timeout=seconds)
@@ -210,8 +203,8 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
         )
         self.known = openssh.entries(self.files, self.address)
         # As ssh does, a key known of the host counts for its other ports, if it is the same.
-        others = () if self.known or alias else (connection.host.lower(),)
-        self.elsewhere = [entry for name in others for entry in openssh.entries(self.files, name)]
+        name = "" if self.known or alias else connection.host.lower()
+        self.elsewhere = openssh.entries(self.files, name) if name else []
         if settings.accept_new and all(entry.revoked for entry in self.known):
             jump = connection.gateway if "proxyjump" in connection.options else None
             openssh.learn(settings.host, connection.user, connection.port, jump)
@@ -230,9 +223,17 @@ class _HostKeys(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramik
     def missing_host_key(self, client: object, hostname: str, key: Any) -> None:
         """Raise HostKeyUnknown or HostKeyChanged; paramiko asks, for it was given no key."""
         del client, hostname
-        shown = HostKey(key.get_name(), key.asbytes(), key.fingerprint)
-        known = self.known or [entry for entry in self.elsewhere if entry.blob == shown.blob]
-        openssh.vouch(self.host, self.address, shown, known, self.files)
+        blob, kind = key.asbytes(), key.get_name()
+        known = self.known or [entry for entry in self.elsewhere if entry.blob == blob]
+        same = [entry for entry in known if entry.blob == blob]
+        revoked = [entry for entry in same if entry.revoked]
+        # A host known by keys of other kinds only is one that another session may stand in for.
+        others = [entry for entry in known if not entry.revoked]
+        others.sort(key=lambda entry: entry.kind != kind)
+        if revoked or (others and not same):
+            raise HostKeyChanged(self.host, self.address, key, (revoked or others)[0])
+        if not same:
+            raise HostKeyUnknown(self.host, key)
 
 
 class _Keys:
@@ -298,11 +299,9 @@ class _Keys:
         except OSError as error:
             self.unusable.append(f"{path}: {error.strerror}")
         # cryptography's words for a passphrase that is needed differ by the file's format.
-        except (TypeError, ValueError, paramiko.SSHException) as error:
+        except (TypeError, ValueError, paramiko.SSHException, paramiko.UnknownKeyType) as error:
             locked = isinstance(error, TypeError | paramiko.PasswordRequiredException)
             self.unusable.append(f"{path}: {'has a passphrase' if locked else 'cannot be used'}")
-        except paramiko.UnknownKeyType:
-            self.unusable.append(f"{path}: this kind of key is not supported")
         else:
             yield str(path), key
 

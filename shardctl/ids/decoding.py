@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import date, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 _DAY_MS = 86_400_000
 _ORIGIN = date(1970, 1, 1)
 
+_HEX = re.compile(r"\s*0[xX]([0-9a-fA-F]{1,16})\s*")
 _NOWHERE = -1
 """Stands for a shard without a place."""
 
@@ -37,8 +40,7 @@ class Decoder:
 
     With `places`, each line ends with schema and node; `unplaced` collects the shards that are not
     among them, whose schema and node are empty. `good` and `bad` count the ids. Times are split
-    into day and second, and the text of each is cached: that makes it fast, and at most some ten
-    thousand of each exist.
+    into day and second, and the text of each is cached: that makes it fast.
     """
 
     def __init__(self, layout: Layout, output: str, places: Mapping[int, Place] | None) -> None:
@@ -46,8 +48,6 @@ class Decoder:
         self._line = _LINES[output]
         none = Place("-", "-") if output == "table" else Place("", "")
         self._tails = None if places is None else _tails(output, {**places, _NOWHERE: none})
-        self._days: dict[int, str] = {}
-        self._seconds: dict[int, str] = {}
         self.header = _header(output, places)
         self.good = 0
         self.bad = 0
@@ -61,7 +61,6 @@ class Decoder:
         Skips empty lines.
         """
         layout, line, tails = self._layout, self._line, self._tails
-        days, seconds = self._days, self._seconds
         low, high, bits = layout.lowest_id, layout.highest_id, layout.sequence_bits
         time_shift, time_mask = layout.shard_bits + bits, (1 << layout.time_bits) - 1
         shard_mask, sequence_mask = layout.max_shard, (1 << bits) - 1
@@ -84,20 +83,13 @@ class Decoder:
                 continue
             shard = number >> bits & shard_mask
             day, rest = divmod(epoch + (number >> time_shift & time_mask) * tick, _DAY_MS)
-            second = rest // 1000
             try:
-                moment = f"{days[day]}T{seconds[second]}.{rest % 1000:03d}Z"
-            except KeyError:
-                try:
-                    days[day] = (_ORIGIN + timedelta(days=day)).isoformat()
-                except OverflowError:
-                    self._refuse(
-                        complain, position, f"the time of {number} is outside the years 1 to 9999"
-                    )
-                    continue
-                minute = second // 60
-                seconds[second] = f"{minute // 60:02d}:{minute % 60:02d}:{second % 60:02d}"
-                moment = f"{days[day]}T{seconds[second]}.{rest % 1000:03d}Z"
+                moment = f"{_date(day)}T{_time(rest // 1000)}.{rest % 1000:03d}Z"
+            except OverflowError:
+                self._refuse(
+                    complain, position, f"the time of {number} is outside the years 1 to 9999"
+                )
+                continue
             tail = ""
             if tails is not None and (tail := tails.get(shard, "")) == "":
                 tail = tails[_NOWHERE]
@@ -109,6 +101,16 @@ class Decoder:
     def _refuse(self, complain: Callable[[int, str], None], position: int, reason: str) -> None:
         self.bad += 1
         complain(position, reason)
+
+
+@cache
+def _date(day: int) -> str:
+    return (_ORIGIN + timedelta(days=day)).isoformat()
+
+
+@cache
+def _time(second: int) -> str:
+    return f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
 
 
 def _tails(output: str, places: Mapping[int, Place]) -> dict[int, str]:
@@ -150,14 +152,11 @@ def _schema_width(places: Mapping[int, Place]) -> int:
 
 def _unusual(text: str) -> int | None:
     """Parse 0x and up to 16 hex digits as a bigint; else None."""
-    digits = text.strip().lower()
-    if not digits.startswith("0x"):
+    digits = _HEX.fullmatch(text)
+    if digits is None:
         return None
-    try:
-        bits = int(digits, 16)
-    except ValueError:
-        return None
-    return bits - (1 << 64) if 1 << 63 <= bits < 1 << 64 else bits
+    bits = int(digits[1], 16)
+    return bits - (1 << 64) if bits >= 1 << 63 else bits
 
 
 def _why_not(text: str, low: int, high: int) -> str:

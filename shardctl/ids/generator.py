@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from psycopg import sql
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     import jinja2
 
-    from shardctl.ids.layout import Settings
 
 COUNTER = "next_id_seq"
 """Each shard's counter: every id draws from it once."""
@@ -35,27 +35,24 @@ _FUNCTION = re.compile(
 )
 
 
-def render(settings: Settings, generator: str, shard_count: int, key_rule: str = "modulo") -> str:
+def render(settings: object, generator: str, shard_count: int, key_rule: str = "modulo") -> str:
     """Return the statements that create or replace the functions of schema `shardctl`.
 
-    `generator` is `strict` (blocks, no duplicates) or `classic` (the published arithmetic);
-    `shard_count` is the modulus of `shard_of`, with `key_rule` `id` of texts and UUIDs only.
+    `settings` are a topology's, for `Layout.of`. `generator` is `strict` (blocks, no duplicates) or
+    `classic` (the published arithmetic); `shard_count` is the modulus of `shard_of`, with
+    `key_rule` `id` of texts and UUIDs only.
     """
     layout = Layout.of(settings)
     time_bits = layout.usable_time_bits
     block_mask = (1 << 63 - time_bits) - 1
     template = _environment().get_template("generator.sql.j2")
+    # The register: above `time_bits`, the block number modulo what is left of 63 bits.
     return template.render(
+        asdict(layout) | {"time_bits": time_bits},
         generator=generator,
-        epoch_ms=layout.epoch_ms,
-        tick_ms=layout.tick_ms,
-        shard_bits=layout.shard_bits,
-        sequence_bits=layout.sequence_bits,
         sequence_mask=(1 << layout.sequence_bits) - 1,
         shard_mask=layout.max_shard,
         all_time_mask=(1 << layout.time_bits) - 1,
-        # The register: above `time_bits`, the block number modulo what is left of 63 bits.
-        time_bits=time_bits,
         time_mask=(1 << time_bits) - 1,
         block_mask=block_mask,
         shard_count=int(shard_count),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from shardctl.errors import Misused, UsageError
 
@@ -19,30 +19,6 @@ class IdOutOfRange(UsageError):
     def __init__(self, number: int, low: int, high: int) -> None:
         super().__init__(f"{number} is out of range: ids of this layout are {low} to {high}")
         self.number = number
-
-
-class Settings(Protocol):
-    """The values of a layout: the topology's `IdSettings`, or an object like it."""
-
-    @property
-    def epoch_ms(self) -> int:
-        """Unix time of the id time 0, in ms."""
-
-    @property
-    def tick_ms(self) -> int:
-        """Length of one unit of time, in ms."""
-
-    @property
-    def time_bits(self) -> int:
-        """Width of the time."""
-
-    @property
-    def shard_bits(self) -> int:
-        """Width of the shard number."""
-
-    @property
-    def sequence_bits(self) -> int:
-        """Width of the sequence."""
 
 
 class Decoded(NamedTuple):
@@ -79,15 +55,9 @@ class Layout:
             raise ValueError(f"invalid tick of {self.tick_ms} ms: at least 1")
 
     @classmethod
-    def of(cls, settings: Settings) -> Layout:
-        """Return the layout of a topology's id settings."""
-        return cls(
-            settings.epoch_ms,
-            settings.tick_ms,
-            settings.time_bits,
-            settings.shard_bits,
-            settings.sequence_bits,
-        )
+    def of(cls, settings: object) -> Layout:
+        """Return the layout of a topology's id settings, or of what else has such fields."""
+        return cls(*(getattr(settings, one.name) for one in fields(cls)))
 
     def __str__(self) -> str:
         return (

@@ -113,12 +113,6 @@ def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
 COMMAND = "run"
 _WIDTH = 32
 _KILLED_WITHIN = 10.0
-# The first line is the process group to kill; the rest is the operator's command, one word.
-_LEADER = """
-read -r _ _ _ _ group _ < /proc/$$/stat
-echo "$group"
-exec sh -c "$1"
-"""
 _KILL = 'kill -s KILL -- "-$1"'  # the form that every shell knows
 
 
@@ -181,30 +175,30 @@ class Run:
 
     def _one(self, target: Target) -> Result:
         began = time.monotonic()
-        lines: list[str] = []
         code: int | None = None
         error: ShardctlError | None = None
-        stderr, begun = "", True
+        stdout, stderr, begun = "", "", True
 
-        def take(line: str) -> None:
-            if threading.get_ident() in self._groups:
-                lines.append(line)
-            else:
-                self._groups[threading.get_ident()] = (target, line)
+        def at(group: str) -> None:
+            self._groups[threading.get_ident()] = (target, group)
 
         try:
             if isinstance(target.host, Local) and self.user is not None:
                 _require_user(self.user)
-            argv = ["sh", "-c", _LEADER, "sh", self.command]
-            stderr = target.host.run(
-                argv, line=take, user=self.user, env=target.env, timeout=self.timeout_s
-            ).stderr
+            argv = ["sh", "-c", self.command]
+            done = target.host.run(
+                argv, begun=at, user=self.user, env=target.env, timeout=self.timeout_s
+            )
+            stdout, stderr = done.stdout, done.stderr
             code = 0
         except CommandFailed as failed:
-            code, stderr = failed.completed.code, failed.completed.stderr
+            done, code = failed.completed, failed.completed.code
+            stdout, stderr = done.stdout, done.stderr
         except CommandTimedOut as late:
+            stdout = late.stdout
             error = Refused("not_ended", f"killed after {late.seconds:g} s", hint="raise --timeout")
         except HostLost as lost:
+            stdout = lost.stdout
             what = f"the connection to host {lost.host} was lost while the command ran"
             error = Refused("not_ended", f"{what}: {lost.reason}", hint=lost.hint)
         except ShardctlError as refused:
@@ -212,8 +206,6 @@ class Run:
         finally:
             self._groups.pop(threading.get_ident(), None)
         took_ms = (time.monotonic() - began) * 1000
-        # Without its group's line it was not begun, and explains why on its standard error.
-        stdout = "".join(f"{line}\n" for line in lines)
         return Result(target, code, stdout, stderr, took_ms, error, begun)
 
     def _kill_all(self) -> None:

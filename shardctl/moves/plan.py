@@ -324,7 +324,7 @@ def depends_on(topology: Topology, source: NodeName, target: NodeName) -> dict[s
     }
     # Another operator may log in as another user, with a key at another path.
     said |= {
-        f"{place}.ssh": str(part.ssh and (part.ssh.host or part.host))
+        f"{place}.ssh": str(part.ssh and part.ssh.host)
         for place, part in parts.items()
         if isinstance(part, Node | Pooler)
     }

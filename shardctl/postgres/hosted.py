@@ -148,8 +148,7 @@ class HostedServer:
                 self._run_own(self.own_start, timeout=timeout)
             else:
                 self._make_log()
-                program, most = self.binaries.program("postgres"), str(max(1, int(timeout)))
-                self._script("start", program, most, timeout=timeout + 5)
+                self._script("start", self.binaries.program("postgres"), timeout=timeout)
         except CommandFailed as error:
             # A start that was killed with an earlier shardctl may just have got there.
             if self.process() is None:

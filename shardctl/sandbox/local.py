@@ -48,7 +48,7 @@ class LocalServer(HostedServer):
 
     def foresee(self) -> Foreseen:
         """Return what `init` and `start` would do, and change nothing; raises what they would."""
-        changed = self._block()
+        self._block()
         if not self._is_made():
             accounts.require_own(self.data_directory.parent, self.account)
             return "make"
@@ -57,7 +57,7 @@ class LocalServer(HostedServer):
             return "start"
         if found.port != self.port:
             raise server_elsewhere(self.name, self.data_directory, found, self.port)
-        return "reload" if self._changed(changed) else "up"
+        return "reload" if self._changed() else "up"
 
     def init(
         self,
@@ -129,16 +129,15 @@ class LocalServer(HostedServer):
             node=self.name, host=self.host, port=self.port, settings=self.settings
         )
 
-    def _changed(self, block: str) -> str | None:
+    def _changed(self) -> str | None:
         """Give what its configuration should be; None where it is that."""
         text = files.read(Local(), self._file, user=self.account) or ""
-        new = configuration.replace(text, block)
+        new = configuration.replace(text, self._block())
         return new if new != text else None
 
     def _configure(self) -> bool:
         """Bring its configuration up to date; return whether that was to do."""
-        new = self._changed(self._block())
-        if new is not None:
+        if (new := self._changed()) is not None:
             files.write(Local(), self._file, new, user=self.account)
         return new is not None
 

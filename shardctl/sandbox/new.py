@@ -10,9 +10,9 @@ from pathlib import Path
 
 from shardctl.errors import Refused, UsageError
 from shardctl.hosts import accounts
+from shardctl.topology import ranges
 
 HOST = "127.0.0.1"
-LAST_PORT = 65535
 _ALIASES = "aliases: [shard, node]"
 _FAR = Path("/var/tmp")  # noqa: S108  # every user may enter; the directory's name is random
 
@@ -66,8 +66,14 @@ def render(
 
     The pooler has `port`, the nodes the ports after it. Raises UsageError.
     """
-    _check(shards=shards, nodes=nodes, spare=spare, port=port)
+    if nodes > shards:
+        raise UsageError(
+            f"{nodes} nodes need at least {nodes} shards, found --shards {shards}",
+            hint=f"give at most --nodes {shards}, and use --spare for nodes without shards",
+        )
     root = str(data_root) if data_root is not None else ".sandbox"
+    owned = [ranges.of(run) for run in spread(shards, nodes)]
+    owned += ["none"] * spare
     lines = [
         f"# A sandbox: {shards} shards on {nodes} local servers"
         + (f", {spare} spare." if spare else "."),
@@ -84,7 +90,11 @@ def render(
         *(["  migrations: migrations/"] if migrations else []),
         "",
         "nodes:",
-        *_nodes(shards=shards, nodes=nodes, spare=spare, port=port, root=root),
+        *(
+            f"  {node_name(index)}: {{host: {HOST}, port: {port + 1 + index}, shards: {text}, "
+            f"data_directory: {root}/{node_name(index)}}}"
+            for index, text in enumerate(owned)
+        ),
         "",
         "poolers:",
         f"  p1: {{host: {HOST}, port: {port}, config: {root}/p1/pgbouncer.ini, {_ALIASES}}}",
@@ -111,28 +121,3 @@ def spread(shards: int, nodes: int) -> list[range]:
     size, more = divmod(shards, nodes)
     starts = [index * size + min(index, more) for index in range(nodes + 1)]
     return [range(first, last) for first, last in itertools.pairwise(starts)]
-
-
-def _check(*, shards: int, nodes: int, spare: int, port: int) -> None:
-    if nodes > shards:
-        raise UsageError(
-            f"{nodes} nodes need at least {nodes} shards, found --shards {shards}",
-            hint=f"give at most --nodes {shards}, and use --spare for nodes without shards",
-        )
-    if port + nodes + spare > LAST_PORT:
-        raise UsageError(
-            f"the pooler and {nodes + spare} nodes need {nodes + spare + 1} ports from --port "
-            f"{port} on",
-            hint="give a smaller --port, or fewer --nodes and --spare",
-        )
-
-
-def _nodes(*, shards: int, nodes: int, spare: int, port: int, root: str) -> list[str]:
-    owned = [
-        f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in spread(shards, nodes)
-    ]
-    return [
-        f"  {node_name(index)}: {{host: {HOST}, port: {port + 1 + index}, shards: {text}, "
-        f"data_directory: {root}/{node_name(index)}}}"
-        for index, text in enumerate(owned + ["none"] * spare)
-    ]

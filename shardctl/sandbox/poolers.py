@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from shardctl import inputs
 from shardctl.errors import Refused
 from shardctl.hosts import accounts, files, ports
 from shardctl.hosts.host import CommandFailed
@@ -36,8 +35,9 @@ _POLL = 0.02
 _SECONDS = 20.0
 _DAEMON_SECONDS = 1.0
 _LINES = 10
-_PID_BYTES = 64
 _HBA = "hba.conf"
+_USERS = "users.txt"
+_OWN = ".own.ini"
 _PRIVATELY = 'umask 077 && : >>"$1" && chmod 600 -- "$1"'
 """Makes a file that only its user reads."""
 
@@ -81,10 +81,10 @@ class Server:
         text = render.configuration(
             topology,
             pooler,
-            auth_file=config.with_name("users.txt"),
-            log_file=config.with_name(f"{config.stem}.log"),
-            pid_file=config.with_name(f"{config.stem}.pid"),
-            own_file=_own(config),
+            auth_file=config.with_name(_USERS),
+            log_file=config.with_suffix(".log"),
+            pid_file=config.with_suffix(".pid"),
+            own_file=config.with_suffix(_OWN),
             hba_file=config.with_name(_HBA) if password else None,
         )
         account = accounts.server_account(pooler.os_user)
@@ -93,22 +93,22 @@ class Server:
     @property
     def log(self) -> Path:
         """The file that takes its words."""
-        return self.pooler.config.with_name(f"{self.pooler.config.stem}.log")
+        return self.pooler.config.with_suffix(".log")
 
     @property
     def pid_file(self) -> Path:
         """The file with its process id."""
-        return self.pooler.config.with_name(f"{self.pooler.config.stem}.pid")
+        return self.pooler.config.with_suffix(".pid")
 
     @property
     def users(self) -> Path:
         """The file of those who may log in."""
-        return self.pooler.config.with_name("users.txt")
+        return self.pooler.config.with_name(_USERS)
 
     @property
     def own(self) -> Path:
         """The file of the user's own settings."""
-        return _own(self.pooler.config)
+        return self.pooler.config.with_suffix(_OWN)
 
     def made(self, path: Path | None = None) -> Literal["absent", "ours", "foreign"]:
         """Return what is in the place of a file, if none is named of its configuration."""
@@ -129,8 +129,8 @@ class Server:
         """Rewrite its files, but not the user's own, start it, and wait until it answers.
 
         One that runs is started again where a file is new. Raises config_not_ours, FileRefused,
-        pooler_did_not_start, pooler_did_not_stop,
-        PoolerUnavailable when it runs and rejects the login, and what `accounts.own` raises.
+        pooler_did_not_start, PoolerUnavailable when it runs and rejects the login, and what
+        `accounts.own` raises.
         """
         folder = self.pooler.config.parent
         self._require_ours()
@@ -154,25 +154,25 @@ class Server:
             Local().run([self.program, "-d", str(self.pooler.config)], user=self.account)
         except CommandFailed as error:
             if self.running() is None:  # else another `sandbox up` was quicker
-                lines = self._log_lines(since) or error.completed.stderr.splitlines()
+                lines = (
+                    files.tail(Local(), self.log, since=since)
+                    or error.completed.stderr.splitlines()
+                )
                 raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
         self._wait(since=since)
         return "started"
 
     def stop(self) -> bool:
-        """End it at once, clients and all; return whether it ran. Raises pooler_did_not_stop."""
+        """End it at once, clients and all; return whether it ran."""
         pid = self.running()
         if pid is None:
             return False
         # It keeps nothing that would have to be written. Its user wrote down its number.
         with contextlib.suppress(CommandFailed):  # it has just ended
             Local().run(["kill", "-s", "KILL", str(pid)], user=self.account)
-        if not self._ended(pid):
-            raise Refused(
-                "pooler_did_not_stop",
-                f"pooler {self.pooler.name} (pid {pid}) does not end",
-                hint=f"end it with kill -9 {pid}",
-            )
+        deadline = time.monotonic() + _SECONDS
+        while not _is_over(pid) and time.monotonic() < deadline:
+            time.sleep(_POLL)
         return True
 
     def remove(self) -> tuple[tuple[Path, ...], Path | None]:
@@ -203,11 +203,9 @@ class Server:
     def running(self) -> int | None:
         """Give the process id if it runs, with this configuration; raises FileRefused."""
         try:
-            pid = int(inputs.read(self.pid_file, _PID_BYTES))
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+            pid = int(self._read(self.pid_file) or "")
+        except ValueError:
             return None
-        except OSError as error:
-            raise files.FileRefused(self.pid_file, error.strerror or str(error)) from error
         return pid if self._is(pid) else None
 
     def _is(self, pid: int) -> bool:
@@ -254,9 +252,6 @@ class Server:
                     Local().run(["sh", "-c", _PRIVATELY, "sh", str(path)], user=self.account)
             files.write(Local(), path, text, user=self.account)
 
-    def _console(self) -> Console:
-        return Console(self.pooler, self.database, purpose=_PURPOSE)
-
     def _wait(self, *, since: int) -> None:
         """Wait until the console answers.
 
@@ -266,7 +261,7 @@ class Server:
         began = time.monotonic()
         while True:
             try:
-                with self._console() as console:
+                with Console(self.pooler, self.database, purpose=_PURPOSE) as console:
                     if console.config().get("conffile") == str(self.pooler.config):
                         return
                     reason = "another pooler answers at its address"
@@ -279,47 +274,18 @@ class Server:
             # A daemon has its pid written a moment after it was begun.
             ended = waited > _DAEMON_SECONDS and self.running() is None
             if ended or waited > _SECONDS:
-                lines = self._log_lines(since) or [reason]
+                lines = files.tail(Local(), self.log, since=since) or [reason]
                 raise pooler_did_not_start(self.pooler.name, self.log, lines)
             time.sleep(_POLL)
 
-    def _log_lines(self, since: int) -> list[str]:
-        return files.tail(Local(), self.log, since=since) if self.log.exists() else []
 
-    def _ended(self, pid: int) -> bool:
-        """Wait for the process itself, which removes its pid file a moment before it ends.
-
-        While it ends it has no command line any more, and still has its connections.
-        """
-        deadline = time.monotonic() + _SECONDS
-        while self._is(pid) or _is_ending(pid):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL)
-        return True
-
-
-def _own(config: Path) -> Path:
-    return config.with_name(f"{config.stem}.own.ini")
-
-
-def _is_ending(pid: int) -> bool:
-    """Return whether a process has begun to end and still has files open (proc(5): not Z or X)."""
+def _is_over(pid: int) -> bool:
+    """Return whether a process has no connections any more; it may stay as a zombie."""
     try:
-        if Path(f"/proc/{pid}/cmdline").read_bytes():
-            return False
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]  # proc(5)
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
-@dataclass(frozen=True, slots=True)
-class PoolerUp:
-    """A pooler that runs after `up`."""
-
-    pooler: Pooler
-    did: Started
+        return True
+    return state in "ZX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,31 +297,26 @@ class PoolerState:
     pid: int | None
 
 
-def available() -> bool:
-    """Return whether this machine has PgBouncer."""
-    return program() is not None
-
-
 def foresee(topology: Topology) -> list[tuple[Pooler, Foreseen]]:
     """Return what `up` would do with each pooler; changes nothing. Raises Problems."""
-    return _each(topology, lambda one: (one.pooler, one.foresee())) if available() else []
+    return _each(topology, lambda one: (one.pooler, one.foresee())) if program() else []
 
 
-def up(topology: Topology, progress: Progress) -> list[PoolerUp]:
+def up(topology: Topology, progress: Progress) -> list[tuple[Pooler, Started]]:
     """Start a PgBouncer for every local pooler, if this machine has the program.
 
     The nodes must be running. Raises Problems for poolers that did not start; the rest keep
     running.
     """
 
-    def start(one: Server) -> PoolerUp:
+    def start(one: Server) -> tuple[Pooler, Started]:
         progress.expect(one.pooler.name, "starting", 1)
         did = one.start()
         progress.advance(one.pooler.name)
-        return PoolerUp(one.pooler, did)
+        return one.pooler, did
 
     nodes = [node.name for node in topology.owning()]
-    return _each(topology, start, begun="started", before=nodes) if available() else []
+    return _each(topology, start, begun="started", before=nodes) if program() else []
 
 
 def down(topology: Topology, progress: Progress, *, delete: bool) -> list[Down]:

@@ -106,15 +106,6 @@ def no_data_directory(node: NodeName) -> Refused:
     )
 
 
-def some_failed(done: Sequence[str], failed: Sequence[str], what: str) -> Incomplete:
-    """Report work that succeeded on some nodes or poolers and failed on the rest."""
-    return Incomplete(
-        "some_failed",
-        f"{', '.join(done)} {what}; {', '.join(failed)} did not",
-        hint="fix the errors above, then run the same command again: it does only the rest",
-    )
-
-
 def foresee(topology: Topology) -> list[tuple[Node, Foreseen]]:
     """Return what `up` would do with each node; changes nothing. Raises Problems."""
     require_local(topology)
@@ -215,12 +206,12 @@ def status(topology: Topology) -> list[State]:
 def status_of(node: Node) -> State:
     """Return the state of one local node with a data directory."""
     seen = local.look(_directory(node))
-    if seen.server is None:
+    if (found := seen.server) is None:
         return State(node, "down" if seen.major else "absent", seen.major, None, None, seen.ours)
-    state: Literal["up", "starting", "stopping"] = "up" if seen.server.ready else "starting"
-    if seen.server.status == "stopping":
-        state = "stopping"
-    return State(node, state, seen.major, seen.server.pid, seen.server.port, seen.ours)
+    waits: Literal["stopping", "starting"] = (
+        "stopping" if found.status == "stopping" else "starting"
+    )
+    return State(node, "up" if found.ready else waits, seen.major, found.pid, found.port, seen.ours)
 
 
 def require_local(topology: Topology) -> None:
@@ -292,29 +283,24 @@ def _remove_parent(parent: Path) -> None:
 
 def _finish(node: Node, topology: Topology, *, reloaded: bool) -> tuple[str, ...]:
     """Create the replication user; return the changed settings that need a restart."""
-    database = topology.database
-    if database.replication_user == database.user and not reloaded:
+    database, name = topology.database, topology.database.replication_user
+    if name == database.user and not reloaded:
         return ()
     with connection.connect(
         node, database, purpose=_PURPOSE, dbname="postgres", autocommit=True
     ) as session:
-        if database.replication_user != database.user:
-            name = database.replication_user
-            there = session.execute(
-                "SELECT FROM pg_roles WHERE rolname = %s"
-                " UNION ALL SELECT WHERE pg_is_in_recovery()",
-                [name],
-            ).fetchone()
-            if there is None:
-                statement = sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name))
-                if (password := build.sandbox_password(topology)) is not None:
-                    verifier = session.pgconn.encrypt_password(
-                        password.encode(), name.encode(), b"scram-sha-256"
-                    )
-                    statement += sql.SQL(" PASSWORD {}").format(sql.Literal(verifier.decode()))
-                session.execute(statement)
-        if not reloaded:
-            return ()
+        there = session.execute(
+            "SELECT FROM pg_roles WHERE rolname = %s UNION ALL SELECT WHERE pg_is_in_recovery()",
+            [name],
+        ).fetchone()
+        if there is None:
+            statement = sql.SQL("CREATE ROLE {} LOGIN REPLICATION").format(sql.Identifier(name))
+            if (password := build.sandbox_password(topology)) is not None:
+                verifier = session.pgconn.encrypt_password(
+                    password.encode(), name.encode(), b"scram-sha-256"
+                )
+                statement += sql.SQL(" PASSWORD {}").format(sql.Literal(verifier.decode()))
+            session.execute(statement)
         rows = session.execute(
             "SELECT DISTINCT name FROM pg_file_settings WHERE error IS NOT NULL ORDER BY name"
         )
@@ -338,7 +324,14 @@ def each(
     errors = [named(f"{kind} {one.name}", error) for one, error in found.problems]
     done = [*before, *(one.name for one, _ in found.values)]
     if errors and done and begun is not None:
-        errors.append(some_failed(done, [one.name for one, _ in found.problems], begun))
+        failed = ", ".join(one.name for one, _ in found.problems)
+        errors.append(
+            Incomplete(
+                "some_failed",
+                f"{', '.join(done)} {begun}; {failed} did not",
+                hint="fix the errors above, then run the same command again: it does only the rest",
+            )
+        )
     if errors:
         raise Problems(errors)
     return found.every()

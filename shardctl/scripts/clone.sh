@@ -9,38 +9,15 @@
 #   data/shardctl.clone
 #                     the mark of a move's clone: move, and the files that open it up
 
-export LC_ALL=C
 umask 077
 
 FOREIGN=71 OTHER=72 SERVES=73 PLACE=74
-
-refuse() { # code, reason
-    printf '%s\n' "$2" >&2
-    exit "$1"
-}
 
 require_ours() { # file with the move's id
     found=
     [ -r "$1" ] || refuse "$PLACE" "$1: cannot be read"
     read -r found <"$1"
     [ "$found" = "$move" ] || refuse "$OTHER" "$found"
-}
-
-alive() {
-    [ -s "$work/pid" ] && read -r leader <"$work/pid" && [ "/proc/$leader/cwd" -ef "$work" ]
-}
-
-# Those of the copy's session that are in its directory: a number alone may be another's by now.
-processes() {
-    [ -s "$work/pid" ] && read -r leader <"$work/pid" || return 0
-    for process in /proc/[0-9]*; do
-        [ "$process/cwd" -ef "$work" ] || continue
-        { read -r stat <"$process/stat"; } 2>/dev/null || continue
-        # pid (name) state parent group session
-        # shellcheck disable=SC2086
-        set -- ${stat##*) }
-        [ "$4" != "$leader" ] || echo "${process#/proc/}"
-    done
 }
 
 ## look: prints absent, copying, copied, broken, made or opened
@@ -61,7 +38,7 @@ look() {
         return
     fi
     require_ours "$work/move"
-    if alive; then # asked before the files: one that ends meanwhile has left its word there
+    if [ -n "$(processes_in "$work")" ]; then # asked before the files: one that ends meanwhile has left its word there
         echo copying
     elif [ -e "$work/done" ] && [ -d "$work/data" ]; then
         echo copied
@@ -138,17 +115,7 @@ place() {
 
 discard() {
     [ ! -d "$work" ] || require_ours "$work/move"
-    tries=0
-    while
-        left=$(processes)
-        [ -n "$left" ]
-    do
-        # shellcheck disable=SC2086
-        kill -KILL $left 2>/dev/null
-        tries=$((tries + 1))
-        [ "$tries" -lt 250 ] || refuse "$PLACE" "$work: its processes do not end: $left"
-        sleep 0.02
-    done
+    end_processes_in "$work" || refuse "$PLACE" "$work: its processes do not end: $alive"
     sweep
 }
 

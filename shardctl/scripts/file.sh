@@ -2,25 +2,19 @@
 
 ABSENT=66 # EX_NOINPUT of sysexits.h
 
-# What is in a directory that may not be entered looks as if it were missing.
 is_there() { # path
-    seen=$1
-    until [ -e "$seen" ]; do seen=$(dirname -- "$seen"); done
-    if [ -d "$seen" ] && [ ! -x "$seen" ]; then
-        echo "$seen: cannot be entered (permissions)" >&2
-        exit 1
-    fi
-    [ "$seen" = "$1" ]
+    find_seen "$1" || refuse 1 "$seen: cannot be entered (permissions)"
+    [ -e "$1" ]
 }
 
 # From a FIFO nothing would come, from a device no end.
 require_regular() { # path
-    [ -f "$1" ] || { echo "$1: is not a regular file" >&2; exit 1; }
+    [ -f "$1" ] || refuse 1 "$1: is not a regular file"
 }
 
 follow() { # path, which may be a link
     if ! target=$(readlink -f -- "$1"); then
-        [ ! -L "$1" ] || { echo "$1: a broken symbolic link" >&2; exit 1; }
+        [ ! -L "$1" ] || refuse 1 "$1: a broken symbolic link"
         target=$1
     fi
 }
@@ -30,7 +24,7 @@ content() { # path, bytes of the largest file
     is_there "$1" || exit "$ABSENT"
     require_regular "$1"
     size=$(wc -c < "$1") || exit 1
-    [ "$size" -le "$2" ] || { echo "$1: is larger than $2 bytes" >&2; exit 1; }
+    [ "$size" -le "$2" ] || refuse 1 "$1: is larger than $2 bytes"
     exec base64 -- "$1"
 }
 
@@ -46,7 +40,7 @@ write() { # path, bytes, ends of the names of new and old file, file with mode a
     rm -f -- "$new"
     if [ -e "$model" ]; then cp -p -- "$model" "$new"; fi
     dd of="$new" conv=fsync status=none
-    [ "$(wc -c < "$new")" -eq "$2" ] || { echo "$1: the text arrived incomplete" >&2; exit 1; }
+    [ "$(wc -c < "$new")" -eq "$2" ] || refuse 1 "$1: the text arrived incomplete"
     if [ -e "$target" ]; then
         # A file of another user's may not be linked to.
         ln -f -- "$target" "$old" 2> /dev/null || cp -p -- "$target" "$old"
@@ -63,9 +57,9 @@ remove() { # path
 place() { # path
     follow "$1"
     folder=$(dirname -- "$target")
-    [ -d "$folder" ] || { echo "$folder: no such directory" >&2; exit 1; }
-    [ -w "$folder" ] && [ -x "$folder" ] || { echo "$folder: cannot be written to (permissions)" >&2; exit 1; }
-    [ ! -e "$target" ] || [ -f "$target" ] || { echo "$target: is not a regular file" >&2; exit 1; }
+    [ -d "$folder" ] || refuse 1 "$folder: no such directory"
+    [ -w "$folder" ] && [ -x "$folder" ] || refuse 1 "$folder: cannot be written to (permissions)"
+    [ ! -e "$target" ] || [ -f "$target" ] || refuse 1 "$target: is not a regular file"
     IFS= read -r machine < /proc/sys/kernel/random/boot_id || machine=$(uname -n)
     printf '%s %s\n%s' "$machine" "$(stat -L -c %d:%i -- "$folder")" "$target"
 }
@@ -77,7 +71,7 @@ name() { # path
 size() { # path
     is_there "$1" || { echo 0; exit; }
     require_regular "$1"
-    [ -r "$1" ] || { echo "$1: cannot be read (permissions)" >&2; exit 1; }
+    [ -r "$1" ] || refuse 1 "$1: cannot be read (permissions)"
     exec wc -c < "$1"
 }
 

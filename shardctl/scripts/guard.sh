@@ -13,27 +13,22 @@
 #          \        \--> disarmed
 #           \----------> disarmed
 
-export LC_ALL=C PGCONNECT_TIMEOUT=5
+export PGCONNECT_TIMEOUT=5
 # A secret does not belong into the environment of a process that stays (use ~/.pgpass), and
 # the rest make psql send things that a console does not understand.
 unset PGPASSWORD PGOPTIONS PGSERVICE PGTARGETSESSIONATTRS
 
-LACKING=71 TAKEN=72 CONSOLE=73 STAGED=74 PLACE=75 BUSY=76
+LACKING=71 TAKEN=72 CONSOLE=73 PLACE=75 BUSY=76
 ANSWER_S=3 LOGIN_S=10 SESSION_S=30 GIVE_UP_S=600 AT_ONCE_S=0.01 SERVED_S=1 ASK_AGAIN_S=1
 NO_ANSWER=1 SOME_PAUSED=2
-RECORD=$(printf '\036') FIELD=$(printf '\037') PROBE="shardctl guard"
-
-refuse() { # code, reason
-    printf '%s\n' "$2" >&2
-    exit "$1"
-}
+FIELD=$(printf '\037') PROBE="shardctl guard"
 
 say() {
     printf '%s %s\n' "$(date -u +%Y-%m-%dT%H:%M:%S.%3NZ)" "$1"
 }
 
 console() { # seconds; commands by standard input
-    timeout -s KILL "$1" psql -X -w -q -A -R "$RECORD" -F "$FIELD" -P footer=off -d "$console"
+    timeout -s KILL "$1" psql -X -w -q -A -F "$FIELD" -P footer=off -d "$console"
 }
 
 ## arm
@@ -44,7 +39,6 @@ arm() {
     directory=$1 owner=$2 after=$3 count=$4 console=$5
     dsn=$6 query=$7 file=$8 target=$9 retry=${10}
     require_programs
-    [ -z "$file" ] || require_staged
     require_admin
     umask 077
     said=$(mkdir -- "$directory" 2>&1) || refuse_place
@@ -52,10 +46,8 @@ arm() {
     trap 'exit 1' HUP INT TERM
     cd "$directory" || exit 1
     # shellcheck disable=SC2154 # the sender has set this variable
-    printf '%s' "$script" | cat >guard.sh && cat >aliases || exit 1
-    for part in owner after console dsn query file target retry; do
-        eval "printf '%s' \"\$$part\"" >"$part" || exit 1
-    done
+    printf '%s' "$script" | cat >guard.sh && printf '%s' "$owner" >owner && cat >aliases || exit 1
+    export after console dsn query file target retry
     # Truncated, by a full disk or a lost line, it would resume fewer than are paused.
     [ "$(wc -l <aliases)" -eq "$count" ] || refuse "$PLACE" "the list of aliases arrived incomplete"
     : >waiting
@@ -73,19 +65,10 @@ arm() {
 }
 
 require_programs() {
-    lacking=
-    for program in setsid timeout psql awk sleep mkdir mv rm cat date tail wc readlink; do
-        command -v "$program" >/dev/null || lacking="$lacking $program"
+    for program in setsid timeout psql awk; do
+        command -v "$program" >/dev/null || refuse "$LACKING" "this host lacks $program"
     done
-    [ -z "$lacking" ] || refuse "$LACKING" "this host lacks:$lacking"
-    [ -r /proc/self/stat ] || refuse "$LACKING" "this host has no /proc"
     sleep 0.01 || refuse "$LACKING" "this host's sleep does not support fractions of a second"
-}
-
-require_staged() {
-    [ -f "$file" ] || refuse "$STAGED" "$file: no such file"
-    [ "${file%/*}/" -ef "${target%/*}/" ] || refuse "$STAGED" "$file: is not in the directory of $target"
-    [ -w "${target%/*}/" ] || refuse "$STAGED" "${target%/*}: cannot be written to (permissions)"
 }
 
 # RESUME of an unused name harms nothing and is answered otherwise to an administrator
@@ -102,30 +85,26 @@ require_admin() {
 
 refuse_place() {
     [ -d "$directory" ] || refuse "$PLACE" "$said"
-    for state in waiting armed fired asking 'done' failed disarmed; do
-        [ ! -e "$directory/$state" ] || refuse "$TAKEN" "a guard of this name exists ($state)"
-    done
-    refuse "$TAKEN" "a guard of this name exists"
+    state=$(cd "$directory" && ls -d waiting armed fired asking 'done' failed disarmed 2>/dev/null)
+    refuse "$TAKEN" "a guard of this name exists ($state)"
 }
 
 # What was begun and not armed goes again.
 abandon() {
     code=$?
     mv waiting disarmed 2>/dev/null || mv armed disarmed 2>/dev/null
-    end_processes
+    end_processes_in .
     rm -rf -- "$directory"
     exit "$code"
 }
 
 ## watch
 
-# Standard output is the log. Once it is armed, all that it needs is in memory.
+# Standard output is the log. Once it is armed, all that it needs is in memory: what is not in the
+# file of aliases is in its environment, from `arm`.
 watch() {
     trap '' HUP INT QUIT TERM
-    echo $$ >pid || exit 1
-    for part in after console dsn query file target retry aliases; do
-        eval "$part=\$(cat $part)" || exit 1
-    done
+    echo $$ >pid && aliases=$(cat aliases) || exit 1
     # RESUME without a name would resume what other sessions have paused.
     # shellcheck disable=SC2154
     resumes=$(printf '%s\n' "$aliases" | awk '
@@ -182,16 +161,14 @@ replace() {
 
 # Resume all aliases, and reload first if that is to do.
 serve() {
-    told='' since=$(uptime)
+    since=$(uptime)
     while :; do
         said=$(resume)
         code=$?
         [ "$code" -ne 0 ] || break
         # The whole session was answered, so the reload was; it serves no client while it lasts.
         [ "$code" -ne "$SOME_PAUSED" ] || reload=
-        # The same words twice a second for ten minutes would fill a disk, and add nothing.
-        [ "$said" = "$told" ] || say "$said"
-        told=$said
+        say "$said"
         if [ $(($(uptime) - since)) -ge "$GIVE_UP_S" ]; then
             say "gives up: some aliases may still be paused"
             mv fired failed
@@ -237,34 +214,26 @@ place() {
 # error in between (an alias that is not paused, or unknown) does not end it.
 resume() {
     {
-        printf '%s\n%s' "$aliases" "$RECORD"
+        printf '%s\n' "$aliases" "$FIELD"
         printf '%s\n' "$reload" "$(retry_at_once)" "$resumes" 'SHOW DATABASES;' |
             console "$SESSION_S" 2>&1
-    } | awk -v RS="$RECORD" -v FS="$FIELD" \
-        -v no_answer="$NO_ANSWER" -v some_paused="$SOME_PAUSED" '
-        NR == 1 {
-            for (i = split($0, names, "\n"); i > 0; i--) if (names[i] != "") ours[names[i]] = 1
-            for (one in ours) all++
+    } | awk -F "$FIELD" -v no_answer="$NO_ANSWER" -v some_paused="$SOME_PAUSED" '
+        !listed { # the aliases, a line each, and a line with an end
+            if (NF > 1) listed = 1
+            else if ($0 != "") { ours[$0] = 1; all++ }
             next
         }
-        !header { # what psql has to tell, a line each, and the names of the columns
-            many = split($0, lines, "\n")
-            for (i = 1; i <= many; i++) {
-                if (lines[i] ~ FS) find_columns(lines[i])
-                else if (lines[i] ~ / is not paused$/) idle++
-                else if (lines[i] ~ /no such database: /) unknown++
-                else if (lines[i] != "" && ++others <= 5) print lines[i]
-            }
+        NF == 1 { # what psql has to tell
+            if (/ is not paused$/) idle++
+            else if (/no such database: /) unknown++
+            else if (++others <= 5) print
+        }
+        NF > 1 && !header {
+            for (i = NF; i > 0; i--) column[$i] = i
+            header = ("name" in column) && ("paused" in column)
             next
         }
-        ($name in ours) && $paused + 0 == 1 { left++ }
-        function find_columns(line,    names, i) {
-            for (i = split(line, names, FS); i > 0; i--) {
-                if (names[i] == "name") name = i
-                if (names[i] == "paused") paused = i
-            }
-            header = name && paused
-        }
+        NF > 1 && ($column["name"] in ours) && $column["paused"] == 1 { left++ }
         END {
             if (!header) {
                 print "no answer from the console; tries again"
@@ -277,10 +246,6 @@ resume() {
             printf "resumed: of %d aliases none is paused (%d were not, %d unknown)\n", \
                 all, idle, unknown
         }'
-}
-
-uptime() { # seconds that no correction of the clock changes
-    if read -r now _ </proc/uptime; then echo "${now%.*}"; else echo 0; fi
 }
 
 ## disarm
@@ -304,7 +269,7 @@ disarm() { # directory, owner or nothing, seconds to wait for one that fires
         settle
     done
     [ "$became" != busy ] || refuse "$BUSY" "it has fired and is still running: $(tail -n 1 log)"
-    end_processes || refuse "$PLACE" "its processes do not end: $(processes)"
+    end_processes_in . || refuse "$PLACE" "its processes do not end: $alive"
     log=$(cat log 2>/dev/null)
     cd /
     rm -rf -- "$directory" || exit "$PLACE"
@@ -312,7 +277,7 @@ disarm() { # directory, owner or nothing, seconds to wait for one that fires
 }
 
 settle() {
-    alive=$(processes) # before the files: one that ends meanwhile has left its word there
+    alive=$(processes_in .) # before the files: one that ends meanwhile has left its word there
     if mv waiting disarmed 2>/dev/null || mv armed disarmed 2>/dev/null; then
         if [ -n "$alive" ]; then became=disarmed; else became=died; fi
     elif mv asking 'done' 2>/dev/null || [ -e 'done' ]; then
@@ -328,33 +293,6 @@ settle() {
     else
         sleep 0.05
     fi
-}
-
-# Those of the guard's session that are in its directory: a number alone may be another's by now.
-processes() {
-    [ -e pid ] && read -r leader <pid || return
-    for process in /proc/[0-9]*; do
-        [ "$process/cwd" -ef . ] || continue
-        { read -r stat <"$process/stat"; } 2>/dev/null || continue
-        # pid (name) state parent group session
-        # shellcheck disable=SC2086
-        set -- ${stat##*) }
-        [ "$4" != "$leader" ] || echo "${process#/proc/}"
-    done
-}
-
-end_processes() {
-    tries=0
-    while
-        alive=$(processes)
-        [ -n "$alive" ]
-    do
-        # shellcheck disable=SC2086
-        kill -KILL $alive 2>/dev/null
-        tries=$((tries + 1))
-        [ "$tries" -lt 100 ] || return 1
-        sleep 0.02
-    done
 }
 
 "$@"

@@ -9,28 +9,26 @@ shift 2
 libdir=
 for directory in "$("$bin/pg_config" --pkglibdir 2>/dev/null)" "$bin/../lib" \
     "$bin/../lib/postgresql" "$bin/../lib64"; do
-    for suffix in .so .dylib; do
-        [ -z "$libdir" ] && [ -e "$directory/libpqwalreceiver$suffix" ] || continue
-        libdir=$directory dl=$suffix
-    done
+    [ -z "$libdir" ] && [ -e "$directory/libpqwalreceiver.so" ] || continue
+    libdir=$directory
 done
 [ -n "$libdir" ] || exit 0
 printf '%s\n' "$libdir"
 
 is_there() { # file, perhaps without its suffix
     case $1 in '$libdir'*) set -- "$libdir${1#?libdir}" ;; esac
-    [ -e "$1" ] || [ -e "$1$dl" ]
+    [ -e "$1" ] || [ -e "$1.so" ]
 }
 
 is_on_path() { # name
-    rest=$path:
-    while [ -n "$rest" ]; do
-        ! is_there "${rest%%:*}/$1" || return 0
-        rest=${rest#*:}
+    for directory in $path; do
+        ! is_there "$directory/$1" || return 0
     done
     return 1
 }
 
+set -f
+IFS=:
 for name; do
     case $name in
     */*) is_there "$name" ;;

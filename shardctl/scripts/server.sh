@@ -6,7 +6,7 @@
 #   prepare  waits for the end of one that stops, and prints the size of its log
 #   make_log makes the log, for a user who may not
 #   start    starts it, which goes on whatever becomes of who has started it, and waits until it
-#            takes connections or has ended, or the time is over
+#            has a pid file or has ended
 #   await    waits until it takes connections, then prints what `look` does
 #   gone     waits until the last process of a server that stops has ended
 #
@@ -15,19 +15,11 @@
 #   initdb   makes the data directory, whole or not at all
 #   remove   removes what the sandbox made, and prints the names of that
 
-export LC_ALL=C
-
 ENDED=73 PLACE=74 FOREIGN=75
-
-refuse() { # code, reason
-    printf '%s\n' "$2" >&2
-    exit "$1"
-}
 
 # A number may be another's by now, so it is of a server that is in this very directory. Of a
 # process of another session's only the command line can be read.
 serves() { # pid
-    [ -e /proc/self ] || { kill -0 "$1" 2>/dev/null; return; }
     { read -r name <"/proc/$1/comm"; } 2>/dev/null || return 1
     case $name in
     postgres | postmaster) ;;
@@ -41,24 +33,15 @@ serves() { # pid
 }
 
 look() {
-    pid='' port='' status=''
     # A FIFO would have this wait for ever.
     [ -f "$data/postmaster.pid" ] && [ -r "$data/postmaster.pid" ] || return 0
-    {
-        read -r pid
-        read -r _
-        read -r _
-        read -r port
-        read -r _
-        read -r _
-        read -r _
-        read -r status
-    } <"$data/postmaster.pid"
-    pid=${pid#-} # of a server without clients, as initdb's, it is negative
-    case $pid in
-    '' | *[!0-9]*) return 0 ;;
+    # pid, port and status; of a server without clients, as initdb's, the first is negative
+    # shellcheck disable=SC2046
+    set -- $(sed -n '1p;4p;8p' "$data/postmaster.pid")
+    case ${1-} in
+    '' | *[!0-9-]*) return 0 ;;
     esac
-    ! serves "$pid" || printf '%s\n' "$pid" "$port" "$status"
+    ! serves "${1#-}" || printf '%s\n' "${1#-}" "${2-}" "${3-}"
 }
 
 processes() {
@@ -96,20 +79,14 @@ make_log() { # user, or nothing for oneself
 }
 
 # Not by pg_ctl, which has a shell read the names of the program, the directory and the log.
-start() { # postgres, seconds
+start() { # postgres
     # Passwords come from a passfile: what is only in today's environment is lost tomorrow.
     unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS
     export PGDATA="$data" # as pg_ctl has it: an archive_command may use it
     cd / || exit "$PLACE"
     setsid "$1" -D "$data" </dev/null >>"$log" 2>&1 &
-    postgres=$! until=$(($(uptime) + $2))
-    while [ "$(uptime)" -lt "$until" ]; do
-        # shellcheck disable=SC2046 # three words, or less while it starts
-        set -- $(look)
-        case "${1-} ${3-}" in
-        "$postgres ready" | "$postgres standby") exit ;;
-        esac
-        kill -0 "$postgres" 2>/dev/null || exit "$ENDED"
+    until [ -n "$(look)" ]; do
+        kill -0 "$!" 2>/dev/null || exit "$ENDED"
         sleep 0.02
     done
 }
@@ -128,10 +105,6 @@ await() { # seconds
         sleep 0.02
     done
     printf '%s\n' "$seen"
-}
-
-uptime() { # seconds that no correction of the clock changes
-    read -r now _ </proc/uptime && echo "${now%.*}"
 }
 
 state() {

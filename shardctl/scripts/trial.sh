@@ -2,23 +2,17 @@
 # needs nothing of shardctl's: a POSIX shell, coreutils, setsid and flock (util-linux), and /proc.
 #
 #   make    makes its directory for the user who runs the server
-#   try     makes and starts the server, prints `ready`, and stops and removes it after `over`; prints
-#           empty lines until then, so that it notices when they are not read any more
-#   over    ends it
+#   try     makes and starts the server, and stops and removes it after `over`; prints empty lines
+#           until then, so that it notices when they are not read any more
+#   ready   prints a line if the server of that `try` is ready
+#   over    ends it if it is ready, and leaves nothing behind if it has ended
 #   unmake  removes the directory where the server's user may not
 #
 # The server ends with the process that asked for it, whatever ended that.
 
-export LC_ALL=C
 umask 077
 
-BUSY=71 FOREIGN=72 ENDED=73
 MARK=shardctl.trial
-
-refuse() { # code, reason
-    printf '%s\n' "$2" >&2
-    exit "$1"
-}
 
 make() { # user, or nothing for oneself
     mkdir -- "$new" 2>/dev/null || return 0
@@ -29,15 +23,19 @@ unmake() {
     rmdir -- "$new" 2>/dev/null || :
 }
 
+ready() {
+    [ ! -e "$new/ready.$trial" ] || echo ready
+}
+
 over() {
-    [ ! -d "$new" ] || : >"$new/over"
+    rm -f -- "$new/ready.$trial"
 }
 
 # stdin: what `hold` reads
 try() { # words of `hold`
     exec 3<&0
     # `script` is this one, as who runs it has read it. A group of its own survives this one's end.
-    setsid sh -c "$script" trial hold "$new" "$data" "$$" "$@" <&3 3<&- &
+    setsid sh -c "$script" trial hold "$new" "$data" "$trial" "$$" "$@" <&3 3<&- &
     exec 3<&-
     while kill -0 "$!" 2>/dev/null; do
         echo 2>/dev/null || exit
@@ -51,12 +49,16 @@ is_asked() {
     read -r _ _ _ parent _ <"/proc/$$/stat" && [ "$parent" = "$asked" ]
 }
 
+empty() {
+    rm -rf -- "$new/data" "$new/log" "$new"/ready.* && rm -f -- "$new/$MARK"
+}
+
 end() {
     # Again, for a server that has just begun ignores it.
     while [ -n "$postgres" ] && kill -QUIT "$postgres" 2>/dev/null; do
         sleep 0.05
     done
-    rm -rf -- "$new/data" "$new/log" "$new/over" && rm -f -- "$new/$MARK" && unmake
+    empty && unmake
 }
 
 # stdin: the stored form of the superuser's password or an empty line, then a line for each file,
@@ -69,16 +71,15 @@ hold() { # process that waits, directory of the programs, superuser, words for p
     # The server inherits the lock: it is free when the last process has ended.
     if [ -r "$base" ]; then
         exec 9<"$base"
-        flock -w 60 9 || refuse "$BUSY" "another shardctl tries a server there"
+        flock -w 60 9 || refuse 1 "another shardctl tries a server there"
     fi
     [ -d "$new" ] || mkdir -- "$new" || exit
     # What a trial left that was killed with its host has the mark.
-    [ -e "$new/$MARK" ] || [ -z "$(ls -A -- "$new")" ] || refuse "$FOREIGN" "$new is not empty"
-    rm -rf -- "$new/data" "$new/log" "$new/over" "$new/$MARK" &&
-        : >"$new/$MARK" || exit
+    [ -e "$new/$MARK" ] || [ -z "$(ls -A -- "$new")" ] || refuse 1 "$new is not empty"
+    empty && : >"$new/$MARK" || exit
     trap end EXIT
     [ ! -e "$data.clone" ] && [ -z "$(ls -A -- "$data" 2>/dev/null)" ] ||
-        refuse "$FOREIGN" "$data is not empty any more"
+        refuse 1 "$data is not empty any more"
 
     read -r secret
     start=$(printf -- '-c %s\n' "$@")
@@ -99,15 +100,15 @@ hold() { # process that waits, directory of the programs, superuser, words for p
     postgres=$!
     until grep -q '^ready' "$new/data/postmaster.pid" 2>/dev/null; do
         is_asked || exit
-        kill -0 "$postgres" 2>/dev/null || refuse "$ENDED" "$(tail -n 12 -- "$new/log")"
+        kill -0 "$postgres" 2>/dev/null || refuse 1 "$(tail -n 12 -- "$new/log")"
         sleep 0.02
     done
-    echo ready
-    while [ ! -e "$new/over" ] && is_asked; do
+    : >"$new/ready.$trial"
+    while [ -e "$new/ready.$trial" ] && is_asked; do
         sleep 0.02
     done
 }
 
-part=$1 new=$2 data=$3 base=${2%/*}
-shift 3
+part=$1 new=$2 data=$3 trial=$4 base=${2%/*}
+shift 4
 "$part" "$@"

@@ -102,7 +102,7 @@ def _node(name: NodeName, node: NodeSection, folder: Path) -> Node:
         os_user=node.os_user,
         settings=node.settings,
         pooler_host=node.pooler_host or node.host,
-        ssh=_ssh(node.ssh, folder),
+        ssh=_ssh(node.ssh, node.host, folder),
         control=None if node.control is None else Control(**dict(node.control)),
         relative=_relative(data_directory=node.data_directory, bin_directory=node.bin_directory),
     )
@@ -119,7 +119,7 @@ def _pooler(name: PoolerName, pooler: PoolerSection, folder: Path, user: str) ->
         admin_user=pooler.admin_user or user,
         aliases=tuple(pooler.aliases),
         os_user=pooler.os_user,
-        ssh=_ssh(pooler.ssh, folder),
+        ssh=_ssh(pooler.ssh, pooler.host, folder),
         relative=_relative(config=pooler.config, databases_file=pooler.databases_file),
     )
 
@@ -133,11 +133,11 @@ def databases_file(config: Path) -> Path:
     return config.with_name(f"{config.stem}.databases.ini")
 
 
-def _ssh(ssh: SshSection | None, folder: Path) -> Ssh | None:
+def _ssh(ssh: SshSection | None, host: str, folder: Path) -> Ssh | None:
     if ssh is None:
         return None
     key_file = None if ssh.key_file is None else os.path.expanduser(ssh.key_file)  # noqa: PTH111  # an unknown ~user is no error here
-    return Ssh(**dict(ssh) | {"key_file": _path(key_file, folder)})
+    return Ssh(**dict(ssh) | {"host": ssh.host or host, "key_file": _path(key_file, folder)})
 
 
 def _relative(**paths: str | None) -> tuple[str, ...]:

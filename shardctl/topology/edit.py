@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from shardctl.errors import ShardctlError
 from shardctl.topology import marks
@@ -21,7 +24,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+ -]*[A-Za-z0-9_/.+-])?")
 _PLAIN_WITH_COMMA = re.compile(r"[A-Za-z0-9_/.](?:[A-Za-z0-9_/.+, -]*[A-Za-z0-9_/.+-])?")
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
 """What some reader takes for something else than text."""
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0"}
 
 
 class ScalarNotEditable(ShardctlError):
@@ -47,7 +49,9 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     document = _read(body, values)
     spans = []
     for path, value in values.items():
-        part = _part(document, path)
+        part = document.values.get(path)
+        if part is None:
+            raise ScalarNotEditable(path, "the file does not have this key")
         spans.append((part.mark.index, part.end, _write(value, part)))
     edited = body
     for first, end, new in sorted(spans, reverse=True):
@@ -108,13 +112,6 @@ def _read(text: str, values: Mapping[tuple[str, ...], str]) -> marks.Document:
     return document
 
 
-def _part(document: marks.Document, path: tuple[str, ...]) -> marks.Part:
-    part = document.values.get(path)
-    if part is None:
-        raise ScalarNotEditable(path, "the file does not have this key")
-    return part
-
-
 def _write(value: str, part: marks.Part) -> str:
     if part.style == "'" and value.isprintable():
         return "'" + value.replace("'", "''") + "'"
@@ -125,11 +122,8 @@ def _write(value: str, part: marks.Part) -> str:
 
 
 def _double(value: str) -> str:
-    return '"' + "".join(_ESCAPES.get(c) or _printable(c) for c in value) + '"'
-
-
-def _printable(character: str) -> str:
-    return character if character.isprintable() else f"\\U{ord(character):08X}"
+    text: str = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=math.inf)
+    return text.rstrip("\n")
 
 
 def _prove(

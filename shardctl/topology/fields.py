@@ -33,8 +33,7 @@ SHARDS_PATTERN = r"^ *(none|[0-9]+( *- *[0-9]+)?( *, *[0-9]+( *- *[0-9]+)?)*) *$
 def text(value: object) -> str:
     """Take a single value, not empty, in one line."""
     if isinstance(value, dict | list):
-        kind = "keys and values" if isinstance(value, dict) else "a list"
-        raise ValueError(f"expected a single value, found {kind}")  # noqa: TRY004  # pydantic takes ValueError only
+        raise ValueError("expected a single value")  # noqa: TRY004  # pydantic takes ValueError only
     if value is None or not str(value).strip():
         raise ValueError("is empty")
     if "\0" in str(value) or "\n" in str(value):
@@ -76,17 +75,8 @@ def count(value: object) -> int:
 def name(value: object) -> str:
     """Read a name as PostgreSQL keeps them."""
     found = text(value)
-    if len(found.encode()) > MAX_IDENTIFIER:
-        size = len(found.encode())
+    if (size := len(found.encode())) > MAX_IDENTIFIER:
         raise ValueError(f"{shown(found)} is {size} bytes long; a name has at most 63")
-    return found
-
-
-def role(value: object) -> str:
-    """Read the name of a role that one can create and grant to."""
-    found = name(value)
-    if found in {"public", "none"} or found.startswith("pg_"):
-        raise ValueError(f"PostgreSQL reserves the name {found}; choose another role")
     return found
 
 
@@ -104,10 +94,8 @@ def host(value: object) -> str:
     What is refused is not shown, for it may be a URL with a password in it.
     """
     found = text(value)
-    if re.search(r"[\s,@]|://", found):
+    if "://" in found or not re.fullmatch(HOST_PATTERN, found):
         raise ValueError("is not one host name or address (no URL, no list, no spaces)")
-    if not re.fullmatch(HOST_PATTERN, found):
-        raise ValueError("begins with -, or has a character that a shell interprets")
     return found
 
 
@@ -178,18 +166,13 @@ def epoch(value: object) -> datetime:
     """
     found = text(value)
     try:
-        if not re.fullmatch(EPOCH_PATTERN, found):
-            raise ValueError  # noqa: TRY301  # one message for both ways to be no time
-        compact = found.upper().replace(" ", "T", 1).replace(" ", "")
-        moment = datetime.fromisoformat(compact)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        future = moment > datetime.now(UTC)
-    except (ValueError, OverflowError):
+        moment = datetime.fromisoformat(found.upper().replace(" ", "T", 1).replace(" ", ""))
+    except ValueError:
         raise ValueError(f"{shown(found)} is not a time such as 2011-08-24T21:07:01.721Z") from None
-    fraction = re.search(r"\.([0-9]+)", found)
-    if fraction and fraction[1][3:].strip("0"):
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment.microsecond % 1000:
         raise ValueError(f"{shown(found)} has too many decimals; use at most three (milliseconds)")
-    if future:
+    if moment > datetime.now(UTC):
         raise ValueError(f"{shown(found)} is in the future; the epoch must be in the past")
     return moment
 
@@ -211,6 +194,4 @@ def schema_pattern(value: object) -> SchemaPattern:
 
 def shard_ranges(value: object) -> tuple[ranges.Range, ...]:
     """Read a list of shards, not expanded."""
-    if isinstance(value, list):
-        raise ValueError('expected one value such as "0-3,17", or none, found a list')  # noqa: TRY004  # pydantic takes ValueError only
     return ranges.parse(text(value))

@@ -30,16 +30,6 @@ def key_unsupported(what: str) -> Misused:
     )
 
 
-def key_not_an_id(key: int, count: int) -> Misused:
-    """Report an integer that no shard can have made as an id, where keys are ids."""
-    return Misused(
-        "key_not_an_id",
-        f"key {key} is not an id that shards 0 to {count - 1} can have made",
-        hint="with `shards: {key: id}` an integer key is an id that `next_id()` made; keys that "
-        "come from elsewhere can be text",
-    )
-
-
 def shard_of(key: Key, count: int, in_id: Callable[[int], int | None] | None = None) -> ShardId:
     """Give the shard of a key, of `count` shards; raises key_unsupported, key_not_an_id.
 
@@ -58,7 +48,12 @@ def shard_of(key: Key, count: int, in_id: Callable[[int], int | None] | None = N
         return ShardId(key % count)
     shard = in_id(key)
     if shard is None or shard >= count:
-        raise key_not_an_id(key, count)
+        raise Misused(
+            "key_not_an_id",
+            f"key {key} is not an id that shards 0 to {count - 1} can have made",
+            hint="with `shards: {key: id}` an integer key is an id that `next_id()` made; keys "
+            "that come from elsewhere can be text",
+        )
     return ShardId(shard)
 
 

@@ -7,7 +7,6 @@ import os
 import pwd
 import shlex
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ MOST_BYTES = 1 << 20
 Reading a MiB takes up to 3 s and 140 MB of memory.
 """
 
-_EMPTY = "the file is empty; create one with `shardctl sandbox new`"
+_EXPECTED = "expected keys and values, as `shardctl sandbox new` writes them"
 
 
 def load_trusted(path: Path) -> Topology:
@@ -77,12 +76,8 @@ def parse(content: bytes, path: Path) -> Topology:
         document = marks.read(decode(content))
     except BadYaml as error:
         raise _invalid(path, [(error.mark, Finding((), error.message))]) from error
-    if document.empty or (document.data is None and not document.flaws):
-        raise _invalid(path, [(Mark(0, 1, 1), Finding((), _EMPTY))])
     if not isinstance(document.data, dict):
-        top = Finding(
-            (), "expected keys and values at the top level, beginning with `cluster: NAME`"
-        )
+        top = Finding((), _EXPECTED)
         raise _invalid(path, [*document.flaws, (document.place(top), top)])
     folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
     content_model, findings = _findings(document)
@@ -117,38 +112,32 @@ def _require_trusted(path: Path) -> None:
         if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
             return
         owner, group = _name(found)
-        if found.st_uid not in inputs.trusted():
-            raise _untrusted(
-                path,
-                f"{place} belongs to {owner}",
-                f"check its content, then use a copy of your own, run "
-                f"`chown {os.geteuid()} {shlex.quote(str(place))}`, or run shardctl as {owner}",
-            )
         # Of a sticky directory, only the owner of what is in it replaces that.
         sticky = kind == stat.S_IFDIR and found.st_mode & stat.S_ISVTX and place != real
         free = kind == stat.S_IFLNK or sticky
-        if inputs.others_may_write(found.st_mode, owner, group) and not free:
-            raise _untrusted(
-                path,
-                f"other users may write to {place}",
-                f"check its content, then run `chmod go-w {shlex.quote(str(place))}`",
+        if found.st_uid not in inputs.trusted():
+            reason = f"{place} belongs to {owner}"
+            hint = (
+                "check its content, then use a copy of your own, run "
+                f"`chown {os.geteuid()} {shlex.quote(str(place))}`, or run shardctl as {owner}"
             )
-
-
-def _untrusted(path: Path, reason: str, hint: str) -> Misused:
-    """Report a file that another user may have written, and that shardctl would obey."""
-    said = reason if str(path) in reason else f"{path}: {reason}"
-    return Misused("input_untrusted", f"{said}; shardctl would run its commands and SQL", hint=hint)
+        elif inputs.others_may_write(found.st_mode, owner, group) and not free:
+            reason = f"other users may write to {place}"
+            hint = f"check its content, then run `chmod go-w {shlex.quote(str(place))}`"
+        else:
+            continue
+        said = reason if str(path) in reason else f"{path}: {reason}"
+        raise Misused(
+            "input_untrusted", f"{said}; shardctl would run its commands and SQL", hint=hint
+        )
 
 
 def _name(found: os.stat_result) -> tuple[str, str]:
     """Name a file's owner and group, by their numbers where they have no names."""
-    owner, group = str(found.st_uid), f"group {found.st_gid}"
-    with suppress(KeyError):
-        owner = pwd.getpwuid(found.st_uid).pw_name
-    with suppress(KeyError):
-        group = grp.getgrgid(found.st_gid).gr_name
-    return owner, group
+    try:
+        return pwd.getpwuid(found.st_uid).pw_name, grp.getgrgid(found.st_gid).gr_name
+    except KeyError:
+        return str(found.st_uid), f"group {found.st_gid}"
 
 
 def _findings(
@@ -157,12 +146,8 @@ def _findings(
     data = document.data
     model, found = wording.findings(data)
     secret = list(rules.passwords(data))
-    found += rules.shards_and_ids(data)
-    found += rules.handles(data)
-    found += rules.parameters(data)
-    found += rules.ownership(data)
-    found += rules.addresses(data)
-    found += aliases.aliases(data)
+    for rule in (*rules.RULES, aliases.aliases):
+        found += rule(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
     if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
         # A node or its shards were skipped: what is missing is unknown.

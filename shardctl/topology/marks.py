@@ -42,20 +42,8 @@ def decode(content: bytes) -> str:
         return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode()
-        raise BadYaml(
-            mark_at(before, len(before)),
-            f"byte {error.start} (0x{content[error.start]:02x}) is not UTF-8;"
-            " save the file as UTF-8",
-        ) from error
-
-
-def check_characters(text: str) -> None:
-    """Raise BadYaml at the first control character."""
-    if found := _CONTROL.search(text):
-        mark = mark_at(text, found.start())
-        raise BadYaml(
-            mark, f"the control character U+{ord(found[0]):04X} is not allowed; remove it"
-        )
+        mark = mark_at(before, len(before))
+        raise BadYaml(mark, f"byte {error.start} is not UTF-8; save the file as UTF-8") from error
 
 
 def explain(error: Any, text: str) -> BadYaml:
@@ -64,11 +52,9 @@ def explain(error: Any, text: str) -> BadYaml:
     mark = Mark(place.index, place.line + 1, place.column + 1)
     if text[mark.index : mark.index + 1] == "\t":
         return BadYaml(mark, "a tab in the indentation; YAML is indented with spaces")
-    if isinstance(error, yaml.composer.ComposerError):
-        said = "an alias without an anchor, an anchor twice, or a second document"
-        return BadYaml(mark, f"{said}; quote a value that begins with * or &")
-    if "tag" in f"{error.problem} {error.context}":
-        return BadYaml(mark, "quote a value that begins with !")
+    composing = isinstance(error, yaml.composer.ComposerError)
+    if composing or "tag" in f"{error.problem} {error.context}":
+        return BadYaml(mark, "quote a value that begins with *, & or !; a file is one document")
     opened = error.context_mark
     since = f" (begun in line {opened.line + 1})" if opened else ""
     return BadYaml(mark, f"is not valid YAML: {error.problem}{since}")
@@ -76,8 +62,8 @@ def explain(error: Any, text: str) -> BadYaml:
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 30
-_MAX_ALIASED = 10_000
-"""Values that aliases may add; a file that needs more is an attack or a mistake."""
+_MOST_VALUES = 100_000
+"""Values, with those that aliases repeat; a file that needs more is an attack or a mistake."""
 _TAG = "tag:yaml.org,2002:"
 _NULL = _TAG + "null"
 _TAGS = {
@@ -109,7 +95,6 @@ class Document:
     """A file's data, and by path the marks of its keys and the parts of its values."""
 
     data: Any = None
-    empty: bool = True
     keys: dict[Loc, Mark] = field(default_factory=dict)
     values: dict[Loc, Part] = field(default_factory=dict)
     flaws: list[tuple[Mark, Finding]] = field(default_factory=list)
@@ -127,11 +112,17 @@ class Document:
         root = self.values.get(())
         return root.mark if root else Mark(0, 1, 1)
 
+    def flaw(self, mark: Mark, loc: Loc, message: str) -> None:
+        """Note what a topology does not allow."""
+        self.flaws.append((mark, Finding(loc, message, "key")))
+
 
 def read(text: str) -> Document:
     """Read YAML without a byte order mark; raises BadYaml where it is none."""
-    check_characters(text)
     document = Document()
+    if found := _CONTROL.search(text):
+        said = f"the control character U+{ord(found[0]):04X} is not allowed; remove it"
+        raise BadYaml(mark_at(text, found.start()), said)
     try:
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
@@ -139,72 +130,56 @@ def read(text: str) -> Document:
     except RecursionError as error:  # libyaml has a limit of its own
         raise BadYaml(Mark(0, 1, 1), f"more than {_MAX_DEPTH} nested levels") from error
     if root is not None:
-        document.empty = False
-        document.data = _Flattener(document).value(root, (), flow=False, via_alias=False)
+        document.data = _value(document, root, (), flow=False)
     return document
 
 
-class _Flattener:
-    """Makes plain data of nodes, bounded in depth, and notes the place of each by path."""
+def _value(document: Document, node: Any, loc: Loc, *, flow: bool) -> Any:
+    """Give the plain data of a node, and note the place of each part of it by path."""
+    mark = _checked(document, node, loc)
+    if len(loc) > _MAX_DEPTH:
+        raise BadYaml(mark, f"more than {_MAX_DEPTH} nested levels")
+    if len(document.values) >= _MOST_VALUES:
+        raise BadYaml(mark, f"more than {_MOST_VALUES} values")
+    scalar = isinstance(node, yaml.ScalarNode)
+    text = node.value if scalar and node.tag != _NULL else None
+    style = (node.style or "") if scalar else ""
+    document.values[loc] = Part(mark, node.end_mark.index, text, style, flow)
+    if scalar:
+        return text
+    flow = bool(node.flow_style)
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(document, node, loc, flow=flow)
+    return [
+        _value(document, item, (*loc, place), flow=flow) for place, item in enumerate(node.value)
+    ]
 
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._seen: set[int] = set()
-        self._aliased = 0
 
-    def value(self, node: Any, loc: Loc, *, flow: bool, via_alias: bool) -> Any:
-        """Give the data of a node; one that was seen before is there by an alias."""
-        mark = self._checked(node, loc)
-        if len(loc) > _MAX_DEPTH:
-            raise BadYaml(mark, f"more than {_MAX_DEPTH} nested levels")
-        via_alias = via_alias or id(node) in self._seen
-        self._seen.add(id(node))
-        if via_alias:
-            self._aliased += 1
-            if self._aliased > _MAX_ALIASED:
-                raise BadYaml(mark, f"aliases add more than {_MAX_ALIASED} values")
-        scalar = isinstance(node, yaml.ScalarNode)
-        text = node.value if scalar and node.tag != _NULL else None
-        style = (node.style or "") if scalar else ""
-        part = Part(mark, node.end_mark.index, text, style, flow)
-        self._document.values[loc] = part
-        if scalar:
-            return text
-        flow = bool(node.flow_style)
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, loc, flow=flow, via_alias=via_alias)
-        return [
-            self.value(item, (*loc, place), flow=flow, via_alias=via_alias)
-            for place, item in enumerate(node.value)
-        ]
+def _mapping(document: Document, node: Any, loc: Loc, *, flow: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for key, value in node.value:
+        mark = _checked(document, key, loc)
+        # A key's text is its node's: `~`, `on` and `1` are names like any other.
+        if not isinstance(key, yaml.ScalarNode):
+            document.flaw(mark, loc, "a key must be a single word")
+            continue
+        here = (*loc, key.value)
+        if key.value in data:
+            first = document.keys[here].line
+            document.flaw(mark, here, f"duplicate key; the first is in line {first}")
+            continue
+        document.keys[here] = mark
+        data[key.value] = _value(document, value, here, flow=flow)
+    return data
 
-    def _mapping(self, node: Any, loc: Loc, *, flow: bool, via_alias: bool) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        for key, value in node.value:
-            mark = self._checked(key, loc)
-            # A key's text is its node's: `~`, `on` and `1` are names like any other.
-            if not isinstance(key, yaml.ScalarNode):
-                self._flaw(mark, loc, "a key must be a single word")
-                continue
-            here = (*loc, key.value)
-            if key.value in data:
-                first = self._document.keys[here].line
-                self._flaw(mark, here, f"duplicate key; the first is in line {first}")
-                continue
-            self._document.keys[here] = mark
-            data[key.value] = self.value(value, here, flow=flow, via_alias=via_alias)
-        return data
 
-    def _checked(self, node: Any, loc: Loc) -> Mark:
-        """Give a node's mark; raises BadYaml for what is not text."""
-        place = node.start_mark
-        mark = Mark(place.index, place.line + 1, place.column + 1)
-        if node.tag not in _TAGS[type(node)]:
-            said = "YAML tags are not supported; quote a value that begins with !"
-            self._flaw(mark, loc, said)
-        if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
-            raise BadYaml(mark, "an escape for an invalid character")
-        return mark
-
-    def _flaw(self, mark: Mark, loc: Loc, message: str) -> None:
-        self._document.flaws.append((mark, Finding(loc, message, "key")))
+def _checked(document: Document, node: Any, loc: Loc) -> Mark:
+    """Give a node's mark; raises BadYaml for what is not text."""
+    place = node.start_mark
+    mark = Mark(place.index, place.line + 1, place.column + 1)
+    if node.tag not in _TAGS[type(node)]:
+        said = "YAML tags are not supported; quote a value that begins with !"
+        document.flaw(mark, loc, said)
+    if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+        raise BadYaml(mark, "an escape for an invalid character")
+    return mark

@@ -52,13 +52,17 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How to reach a host; None stands for the value in `~/.ssh/config`."""
+    """How to reach a host, and what a connection is shared by; None is as `~/.ssh/config` has it.
 
-    host: str | None
-    user: str | None
-    port: int | None
-    key_file: Path | None
-    accept_new: bool
+    `host` may be a name from there. `connect_timeout` is in seconds, for each step of the way.
+    """
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+    key_file: Path | None = None
+    accept_new: bool = False
+    connect_timeout: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

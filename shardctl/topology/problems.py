@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from shardctl.errors import ShardctlError, UsageError
+from shardctl.printable import one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,16 +73,7 @@ def shown(value: object) -> str:
     ("'a\\nb'", "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'")
     """
     text = str(value)
-    return printable(repr(text if len(text) <= 40 else text[:40] + "..."))
-
-
-def printable(text: str) -> str:
-    r"""Escape what would break a line or move a terminal's cursor, and leave all else.
-
-    >>> printable("nodes.é.a\x1b")
-    'nodes.é.a\\x1b'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return repr(text if len(text) <= 40 else text[:40] + "...")
 
 
 def dotted(loc: Loc) -> str:
@@ -90,4 +82,4 @@ def dotted(loc: Loc) -> str:
     >>> dotted(("nodes", "c", "port")), dotted(("database", "app_roles", 1))
     ('nodes.c.port', 'database.app_roles.1')
     """
-    return printable(".".join(str(part)[:80] for part in loc))
+    return one_line(".".join(str(part)[:80] for part in loc))

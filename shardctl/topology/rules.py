@@ -9,15 +9,16 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from shardctl.meter import listed
 from shardctl.topology import fields, names, ranges
 from shardctl.topology.problems import Finding, Loc, shown
 from shardctl.topology.spec import (
+    ASSIGNED,
     ELSEWHERE,
     NO_PASSWORDS,
     NO_SECRETS,
     SECRETS,
     asks_password,
-    holds_password,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ OPTIONS = (("database", "options"), ("database", "subscription_options"))
 """Where the topology has keywords of libpq."""
 _DEFAULT_BITS = {"time": "41", "shard": "13", "sequence": "10"}
 _STRICT_MARGIN_BITS = 24
-_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*)*")
 
 
 def dig(data: Any, *path: str) -> Any:
@@ -71,7 +71,7 @@ def passwords(data: Any, loc: Loc = ()) -> Iterator[Finding]:
     elif isinstance(data, list):
         for place, value in enumerate(data):
             yield from passwords(value, (*loc, place))
-    elif isinstance(data, str) and holds_password(data):
+    elif isinstance(data, str) and ASSIGNED.search(data):
         yield Finding(loc, NO_PASSWORDS)
 
 
@@ -151,17 +151,12 @@ def handles(data: Any) -> Iterator[Finding]:
                 )
 
 
-def parameters(data: Any) -> Iterator[Finding]:
-    """Check the names of server parameters, and keywords of libpq that are set elsewhere."""
+def keywords(data: Any) -> Iterator[Finding]:
+    """Find keywords of libpq that are set elsewhere."""
     for where in OPTIONS:
         for key in section(data, *where):
             if key in ELSEWHERE:
                 yield Finding((*where, key), f"set {ELSEWHERE[key]} instead", "key")
-    for name in section(data, "nodes"):
-        for key in section(data, "nodes", name, "settings"):
-            if not _PARAMETER.fullmatch(key):
-                loc: Loc = ("nodes", name, "settings", key)
-                yield Finding(loc, f"{shown(key)} is not the name of a server parameter", "key")
 
 
 _MAX_PARTS = 10
@@ -195,7 +190,6 @@ def ownership(data: Any) -> Iterator[Finding]:
             reach, owner = last, place
     for (place, other), twice in shared.items():
         said = f"node {nodes[other]} also has {_brief(twice)}; a shard belongs to one node"
-        said = f"{_brief(twice)} is listed twice" if place == other else said
         yield Finding(("nodes", nodes[place], "shards"), said)
     if count is None:
         return
@@ -208,34 +202,28 @@ def ownership(data: Any) -> Iterator[Finding]:
 
 
 def _brief(found: Iterable[ranges.Range]) -> str:
-    parts = ranges.render(found).split(",")
-    more = f" and {len(parts) - _MAX_PARTS} more" if len(parts) > _MAX_PARTS else ""
-    return ",".join(parts[:_MAX_PARTS]) + more
+    return listed(ranges.render(found).split(","), most=_MAX_PARTS)
 
 
 def addresses(data: Any) -> Iterator[Finding]:
     """Find two servers at one host and port, nodes and poolers alike, or nodes in one directory."""
-    owners: dict[tuple[str, int], str] = {}
-    folders: dict[tuple[str, int | None, str], str] = {}
-    for name in section(data, "nodes"):
-        at = dig(data, "nodes", name, "ssh", "host") or dig(data, "nodes", name, "host")
-        host, path = _host(at), tried(fields.path, dig(data, "nodes", name, "data_directory"))
-        if host is not None and path is not None:
-            port = tried(fields.port, dig(data, "nodes", name, "ssh", "port"))
-            owner = folders.setdefault((host, port, str(path)), name)
-            if owner != name:
-                yield Finding(
-                    ("nodes", name, "data_directory"), f"node {owner} already uses it on {host}"
-                )
+    owners: dict[tuple[object, ...], str] = {}
     for kind, noun in (("nodes", "node"), ("poolers", "pooler")):
-        for name in section(data, kind):
-            host = _host(dig(data, kind, name, "host"))
-            port = tried(fields.port, dig(data, kind, name, "port"))
-            if host is None or port is None:
-                continue
-            owner = owners.setdefault((host, port), f"{noun} {name}")
-            if owner != f"{noun} {name}":
-                yield Finding((kind, name, "port"), f"{owner} already uses {host}:{port}")
+        for name, one in section(data, kind).items():
+            who = f"{noun} {name}"
+            host, port = _host(dig(one, "host")), tried(fields.port, dig(one, "port"))
+            if host is not None and port is not None:
+                owner = owners.setdefault((host, port), who)
+                if owner != who:
+                    yield Finding((kind, name, "port"), f"{owner} already uses {host}:{port}")
+            there = _host(dig(one, "ssh", "host") or dig(one, "host"))
+            path = tried(fields.path, dig(one, "data_directory"))
+            if there is not None and path is not None:
+                way = tried(fields.port, dig(one, "ssh", "port"))
+                owner = owners.setdefault((there, way, path), who)
+                if owner != who:
+                    said = f"{owner} already uses it on {there}"
+                    yield Finding((kind, name, "data_directory"), said)
 
 
 def _host(value: object) -> str | None:
@@ -244,3 +232,6 @@ def _host(value: object) -> str | None:
     if host is None:
         return None
     return "127.0.0.1" if host.lower() == "localhost" else host.lower()
+
+
+RULES = (shards_and_ids, handles, keywords, ownership, addresses)

@@ -35,7 +35,8 @@ SECRETS = frozenset({"oauth_client_secret", "scram_client_key", "scram_server_ke
 _HARMLESS = re.compile(
     r"password_encryption|md5_password_warnings|passwordcheck\..*", re.IGNORECASE
 )
-_ASSIGNED = re.compile(r"password\s*=", re.IGNORECASE)
+ASSIGNED = re.compile(r"password\s*=", re.IGNORECASE)
+"""What a value has that has a password within, such as `host=a password=...`."""
 
 
 def asks_password(key: str) -> bool:
@@ -45,11 +46,6 @@ def asks_password(key: str) -> bool:
     (True, False, True)
     """
     return "password" in key.lower() and not _HARMLESS.fullmatch(key)
-
-
-def holds_password(text: str) -> bool:
-    """Return whether a value has a password within, such as `host=a password=...`."""
-    return _ASSIGNED.search(text) is not None
 
 
 _NAMES: Any = {"propertyNames": {"pattern": fields.HANDLE_PATTERN}}
@@ -62,10 +58,8 @@ def _plain(read: Any, schema: dict[str, Any]) -> tuple[Any, Any]:
 
 Text = Annotated[str, *_plain(fields.text, {"type": "string", "minLength": 1})]
 _NAME = {"type": "string", "minLength": 1, "maxLength": 63}
-_ROLE = _NAME | {"not": {"pattern": "^(public|none|pg_.*)$"}}
 _DATABASE = _NAME | {"not": {"pattern": "^template[01]$"}}
 Name = Annotated[str, *_plain(fields.name, _NAME)]
-Role = Annotated[str, *_plain(fields.role, _ROLE)]
 DatabaseName = Annotated[str, *_plain(fields.database_name, _DATABASE)]
 Host = Annotated[str, *_plain(fields.host, {"type": "string", "pattern": fields.HOST_PATTERN})]
 Login = Annotated[str, *_plain(fields.login, {"type": "string", "pattern": fields.LOGIN_PATTERN})]
@@ -92,7 +86,12 @@ def _written(default: str) -> Any:
     return default
 
 
-class _Section(BaseModel):
+def _optional(description: str) -> Any:
+    """Describe a key that may be left out, and has no value then."""
+    return Field(default=None, description=description)
+
+
+class Section(BaseModel):
     """A mapping with known keys; an optional key without a value counts as left out."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -106,7 +105,7 @@ class _Section(BaseModel):
         return {k: v for k, v in data.items() if v is not None or k not in optional}
 
 
-class ShardsSection(_Section):
+class ShardsSection(Section):
     """The shards of the cluster."""
 
     count: Count = Field(description="the number of shards, fixed for the life of the cluster")
@@ -122,7 +121,7 @@ class ShardsSection(_Section):
     )
 
 
-class BitsSection(_Section):
+class BitsSection(Section):
     """How the 64 bits of an id are split."""
 
     time: Bits = Field(default=41, description="bits of ticks since the epoch")
@@ -130,7 +129,7 @@ class BitsSection(_Section):
     sequence: Bits = Field(default=10, description="bits of the sequence")
 
 
-class IdSection(_Section):
+class IdSection(Section):
     """How ids are made."""
 
     epoch: Epoch = Field(
@@ -149,19 +148,19 @@ class IdSection(_Section):
     )
 
 
-class DatabaseSection(_Section):
+class DatabaseSection(Section):
     """The one database of the cluster, and its roles."""
 
     name: DatabaseName = Field(description="the database, the same on every node")
-    user: Role = Field(default="postgres", description="the role that shardctl logs in as")
-    app_roles: list[Role] = Field(
+    user: Name = Field(default="postgres", description="the role that shardctl logs in as")
+    app_roles: list[Name] = Field(
         default=[], description="the roles that may read and write the shards"
     )
-    replication_user: Role | None = Field(
-        default=None, description="the role of replication connections; database.user by default"
+    replication_user: Name | None = _optional(
+        "the role of replication connections; database.user by default"
     )
-    migrations: LocalPath | None = Field(
-        default=None, description="the folder of numbered SQL migrations, which run in every shard"
+    migrations: LocalPath | None = _optional(
+        "the folder of numbered SQL migrations, which run in every shard"
     )
     keys: dict[str, Name] = Field(
         default={}, description="tables, each with the column that holds its shard key"
@@ -177,82 +176,65 @@ class DatabaseSection(_Section):
     )
 
 
-class SshSection(_Section):
+class SshSection(Section):
     """How to reach the host; what is left out comes from ~/.ssh/config."""
 
-    host: Host | None = Field(
-        default=None, description="the host name, or its name in ~/.ssh/config"
-    )
-    user: Login | None = Field(default=None, description="the login user")
-    port: Port | None = Field(default=None, description="the port of the SSH server")
-    key_file: Text | None = Field(default=None, description="the private key; ~ is expanded")
+    host: Host | None = _optional("the host name, or its name in ~/.ssh/config")
+    user: Login | None = _optional("the login user")
+    port: Port | None = _optional("the port of the SSH server")
+    key_file: Text | None = _optional("the private key; ~ is expanded")
     accept_new: bool = Field(
         default=False, description="accept the key of a host on the first connection"
     )
 
 
-class ControlSection(_Section):
+class ControlSection(Section):
     """Commands for the server, where pg_ctl is not the way; run on its host."""
 
-    start: Text | None = Field(default=None, description="starts the server")
-    stop: Text | None = Field(default=None, description="stops the server")
-    reload: Text | None = Field(default=None, description="makes the server reload its settings")
-    status: Text | None = Field(default=None, description="reports whether the server is running")
+    start: Text | None = _optional("starts the server")
+    stop: Text | None = _optional("stops the server")
+    reload: Text | None = _optional("makes the server reload its settings")
+    status: Text | None = _optional("reports whether the server is running")
 
 
-class NodeSection(_Section):
+class NodeSection(Section):
     """One PostgreSQL server."""
 
     host: Host = Field(description="the host of the server")
     port: Port = Field(description="the port of the server")
     shards: Shards = Field(description="the shards of the node, such as 0-3,17, or none")
-    data_directory: LocalPath | None = Field(
-        default=None, description="the server's data directory"
-    )
-    bin_directory: LocalPath | None = Field(
-        default=None, description="the directory of PostgreSQL's programs"
-    )
-    os_user: Text | None = Field(
-        default=None, description="the user who runs the server on its host"
-    )
+    data_directory: LocalPath | None = _optional("the server's data directory")
+    bin_directory: LocalPath | None = _optional("the directory of PostgreSQL's programs")
+    os_user: Text | None = _optional("the user who runs the server on its host")
     settings: dict[str, Setting] = Field(
         default={}, description="server parameters for a clone that shardctl makes on this node"
     )
-    pooler_host: Host | None = Field(
-        default=None, description="the server's host as the poolers see it; host by default"
-    )
-    ssh: SshSection | None = Field(default=None, description="how shardctl reaches the host")
-    control: ControlSection | None = Field(
-        default=None, description="commands that control the server"
-    )
+    pooler_host: Host | None = _optional("the server's host as the poolers see it; host by default")
+    ssh: SshSection | None = _optional("how shardctl reaches the host")
+    control: ControlSection | None = _optional("commands that control the server")
 
 
-class PoolerSection(_Section):
+class PoolerSection(Section):
     """One PgBouncer."""
 
     host: Host = Field(description="the host of the pooler")
     port: Port = Field(description="the port of the pooler")
     config: LocalPath = Field(description="the pooler's configuration file")
-    databases_file: LocalPath | None = Field(
-        default=None,
-        description="the file of aliases that shardctl writes and the configuration includes; by "
-        "default pgbouncer.databases.ini beside pgbouncer.ini",
+    databases_file: LocalPath | None = _optional(
+        "the file of aliases that shardctl writes and the configuration includes; by "
+        "default pgbouncer.databases.ini beside pgbouncer.ini"
     )
-    admin_user: Name | None = Field(
-        default=None, description="the user of the admin console; database.user by default"
-    )
+    admin_user: Name | None = _optional("the user of the admin console; database.user by default")
     aliases: list[Literal["shard", "node"]] = Field(
         default=["node"],
         min_length=1,
         description="which aliases the pooler offers: shard, node or both",
     )
-    os_user: Text | None = Field(
-        default=None, description="the user who runs the pooler on its host"
-    )
-    ssh: SshSection | None = Field(default=None, description="how shardctl reaches the host")
+    os_user: Text | None = _optional("the user who runs the pooler on its host")
+    ssh: SshSection | None = _optional("how shardctl reaches the host")
 
 
-class MoveSection(_Section):
+class MoveSection(Section):
     """Defaults for moves."""
 
     max_pause: PositiveDuration = Field(
@@ -261,19 +243,16 @@ class MoveSection(_Section):
     retain: Duration = Field(
         default=_written("24h"), description="how long retired schemas are kept"
     )
-    clone_with: Text | None = Field(
-        default=None,
-        description="a command that copies the source in place of pg_basebackup, on the target's "
-        "host",
+    clone_with: Text | None = _optional(
+        "a command that copies the source in place of pg_basebackup, on the target's host"
     )
-    max_wal: Size | None = Field(
-        default=None,
-        description="the maximum WAL that the source retains for a move, such as 20GB; by default "
-        "a tenth of the free disk space there",
+    max_wal: Size | None = _optional(
+        "the maximum WAL that the source retains for a move, such as 20GB; by default "
+        "a tenth of the free disk space there"
     )
 
 
-class FileSection(_Section):
+class FileSection(Section):
     """A cluster of sharded PostgreSQL nodes, as shardctl reads it."""
 
     cluster: Name = Field(description="the name of the cluster")

@@ -17,7 +17,7 @@ from shardctl.hosts.host import (
 )
 from shardctl.hosts.local import Local
 from shardctl.hosts.openssh import SshSettings
-from shardctl.hosts.ssh import Ssh
+from shardctl.hosts.ssh import Ssh, connections
 from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.sshd import ROOT, error_of, shell, sleeping, when_running
 
@@ -61,7 +61,7 @@ def test_jump_hosts_are_gone_through_in_their_order(
     error_of(host, sleeping(token), HostLost)
     breaker.join()
     assert host.run(["echo", "again"]).stdout == "again\n"
-    host.close()
+    connections.close_all()
     wait_for(lambda: not (ahead.sessions() or first.sessions() or second.sessions()))
     ssh_home.known_hosts.write_text(known)
     assert f"[{second.host}]:{second.port}" in error_of(host, ["true"], HostUnreachable)

@@ -106,8 +106,7 @@ def look_at_directory(context: Context) -> Directory:
     argv = scripts.argv("directory", "of_clone", str(path), LEFTOVER)
     lines = machine.host.run(argv, user=machine.account, timeout=_SECONDS).stdout.splitlines()
     kind, leftover, seen, disk, *holds = lines
-    measured = files.of_df(disk)
-    return Directory(kind, bool(leftover), seen, measured and measured[1], tuple(holds))
+    return Directory(kind, bool(leftover), seen, files.bytes_of(disk)[1], tuple(holds))
 
 
 def judge_directory(context: Context) -> Iterator[TargetUnfit]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import base64
 import re
+import secrets
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +48,7 @@ _CERTIFICATES = re.compile(rb"\b(?:cert|clientcert)\b")
 _REJECT = b"host all all all reject\n"
 _SECONDS = 120.0
 _LOGIN_S = 30.0
+_POLL_S = 0.05
 # Neither the copy nor the standby will have the variables of this environment.
 _AS_THE_CLONE = 'unset PGPASSWORD PGSERVICE PGOPTIONS PGTARGETSESSIONATTRS; exec "$@"'
 
@@ -93,23 +96,27 @@ def look(context: Context) -> bool:
     asked = _ask(context, server)
     problems: list[ShardctlError] = []
     parent = Path(place.seen) if place.kind == "absent" else data.parent
-    where = str(parent / f"{data.name}{target.TRIAL}"), str(data)
+    where = str(parent / f"{data.name}{target.TRIAL}"), str(data), secrets.token_hex(4)
     options = [*_LOGGING, *(["ssl=off"] if asked.copied else [])]
     words = [str(programs.directory), context.topology.database.user, *options]
     run = partial(scripts.run, machine.host, "trial", timeout=_SECONDS)
 
-    def said(line: str) -> None:
-        if line == "ready":
-            try:
-                if asked.can_log_in:
-                    problems.extend(_logins(context, asked))
-            finally:
-                run("over", *where, user=machine.account)
-
     owner = accounts.changes_folder(machine.host, parent, machine.account)
     try:
         run("make", *where, machine.account or "", user=owner)
-        run("try", *where, *words, user=machine.account, text=asked.text(), line=said)
+        with ThreadPoolExecutor(1) as beside:
+            start = partial(run, "try", user=machine.account, text=asked.text())
+            trial = beside.submit(start, *where, *words)
+            try:
+                while not wait([trial], _POLL_S).done:
+                    if run("ready", *where, user=machine.account):
+                        problems += _logins(context, asked) if asked.can_log_in else []
+                        break
+            finally:
+                while not wait([trial], 0).done:
+                    run("over", *where, user=machine.account)
+                    wait([trial], _POLL_S)
+            trial.result()
     except CommandFailed as error:
         told = "\n  ".join(without_passwords(line) for line in error.lines)
         problems.append(

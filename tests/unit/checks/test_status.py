@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from shardctl.access.read_only import Mark
 from shardctl.checks.status import NodeStatus, Retired, State, Status
-from shardctl.hosts import files
-from shardctl.hosts.local import Local
 from shardctl.topology.model import NodeName, ShardId
-from tests.fixtures.refusals import raises_code
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 NOW = datetime(2026, 11, 21, 7, 58, 16, 420_999, tzinfo=UTC)
 
@@ -44,14 +34,3 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
     assert (of_node["uptime_s"], of_node["tps"]) == (9, 12.0)
     assert of_node["read_only"][0]["complete"] is False
     assert list(of_node["retired"][0]) == ["schema", "shard", "move", "size_bytes", "ended", "due"]
-
-
-def test_what_df_prints_instead_of_numbers_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "df"
-    program.write_text("#!/bin/sh\necho df: not today\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with raises_code("disk_unknown"):
-        files.disk(Local(), "/")

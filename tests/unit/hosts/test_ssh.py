@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shardctl.hosts import openssh
-from shardctl.hosts.host import HostUnreachable, Lines, Text
+from shardctl.hosts.host import HostUnreachable
 from shardctl.hosts.openssh import Wrapped
 
 if TYPE_CHECKING:
@@ -42,16 +42,3 @@ def test_a_machine_without_ssh_keygen_is_told_what_to_install(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostUnreachable, match="ssh-keygen"):
         openssh.entries([tmp_path / "known_hosts"], "db1")
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_pieces_make_the_same_text_wherever_they_are_cut(size: int) -> None:
-    whole = "größe\r\n\r€ 😀\n\nend".encode() + b"\xff"
-    lines: list[str] = []
-    text, by_line = Text(), Lines(lines.append)
-    for start in range(0, len(whole), size):
-        text.feed(whole[start : start + size])
-        by_line.feed(whole[start : start + size])
-    assert by_line.end() == ""
-    assert text.end() == "größe\n\n€ 😀\n\nend\ufffd"
-    assert lines == ["größe", "", "€ 😀", "", "end\ufffd"]

@@ -15,7 +15,7 @@ def test_what_the_pattern_did_not_make_is_no_shard(schema: str) -> None:
     assert SchemaPattern.parse("shard{id}").shard(schema) is None
 
 
-@pytest.mark.parametrize("text", ["shard", "{id}{id}", "{id}}", "{id:4}", "pg_{id}", "a\n{id}"])
+@pytest.mark.parametrize("text", ["shard", "{id}{id}", "{id}}", "{id:4}"])
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         SchemaPattern.parse(text)
