@@ -27,6 +27,9 @@ decode_id_app = App()
 
 _BLOCK_BYTES = 1 << 18
 """Bytes of standard input per read: memory stays constant for millions of ids."""
+_LONGEST = 8192
+"""The longest line that is parsed: an id has at most 20 characters."""
+_SHOWN = 80
 
 
 # An id may be negative: an argument may look like an option.
@@ -85,12 +88,16 @@ def _complain_of(what: str) -> Callable[[int, str], None]:
 
 def _blocks() -> Iterator[tuple[int, list[str]]]:
     """Read standard input in blocks of lines, each with the number of its first line."""
-    first = 1
+    first, rest = 1, ""
     # Bytes that are not UTF-8 are not a number either: errors show them escaped.
     stream = open(sys.stdin.fileno(), encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115  # standard input stays open
-    while lines := stream.readlines(_BLOCK_BYTES):
+    while block := stream.read(_BLOCK_BYTES):
+        *lines, rest = (rest + block).split("\n")
+        if len(rest) > _LONGEST:  # memory stays constant for an endless line, too
+            rest = f"{rest[:_SHOWN]}..."
         yield first, lines
         first += len(lines)
+    yield first, [rest]
 
 
 encode_id_app = App()
