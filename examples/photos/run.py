@@ -39,7 +39,7 @@ def main():
         signal.signal(number, signal.default_int_handler)
     try:
         # On free ports. Without PgBouncer, clients connect to the nodes.
-        tour.lay_out(place, poolers=poolers.available(), example=HERE)
+        tour.lay_out(place, poolers=poolers.program() is not None, example=HERE)
         run("-m", "shardctl", "sandbox", "up")
         run("-m", "shardctl", "init", "--yes")
         run(HERE / "manage.py", "migrate", "--verbosity", "0")
