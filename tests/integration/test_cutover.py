@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -12,8 +13,11 @@ import pytest
 
 from shardctl.access import fence
 from shardctl.access.fence import WritersLeft
-from shardctl.moves import claims
+from shardctl.moves import claims, cutover, undoing
+from shardctl.moves.attempt import Attempt
+from shardctl.moves.context import Use
 from shardctl.moves.marks import StandbysBehind
+from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.state import journal
 from tests.fixtures.moves.fenced import MOVE, RETIRED, SCHEMA, Fenced
 from tests.fixtures.refusals import raises_code
@@ -82,6 +86,21 @@ def test_a_fence_of_a_server_that_hung_comes_too_late(fenced: Fenced) -> None:
         fenced.put_up(lasts_s=-600)
     assert fenced.named() == SCHEMA
     fenced.call_off()
+
+
+def test_an_undo_that_has_lost_the_source_ends_no_process_of_before(fleet_own: Lab) -> None:
+    """After a restart its guard's number may be another's."""
+    world = fleet_own.up_to("clone", [2, 3], "c")
+    cutover.guard_session(world)
+    lost = world.sessions[world.plan.source, Use.lock]
+    fleet_own.ask("a", f"SELECT pg_terminate_backend({lost.info.backend_pid}, 5000)")
+    lost.close()
+    at = Attempt(world, PausedPoolers(fleet_own.topology, world.plan, purpose="test"), None, None)  # type: ignore[arg-type]
+    at.budget = SimpleNamespace(deadline=0.0, revision=1)  # type: ignore[assignment]
+    undoing.lift_fence(at)
+    assert world.holds(world.plan.source)
+    assert world.open_session(world.plan.source, Use.guard) is None
+    world.close()
 
 
 def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(fleet_own: Lab) -> None:
