@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,16 @@ def test_a_writer_keeps_the_fence_of_a_stream_from_going_up(fenced: Fenced) -> N
     fenced.other.commit()
     fenced.put_up_of_stream()
     assert fenced.named() == RETIRED
+
+
+def test_who_has_taken_a_number_does_not_write(fenced: Fenced) -> None:
+    """With `--terminate` it would be ended."""
+    fenced.session.execute("CREATE SEQUENCE shard2.numbers")
+    fenced.other.execute("SELECT nextval('shard2.numbers')")
+    assert fence.lasting(fenced.session, [SCHEMA], since=time.monotonic() + 1) == []
+    fenced.other.execute(WRITE)
+    lasting = fence.lasting(fenced.session, [SCHEMA], since=time.monotonic() + 1)
+    assert lasting == [fenced.other.info.backend_pid]
 
 
 def test_a_fence_of_a_stream_whose_schema_is_missing_ends(fenced: Fenced) -> None:
