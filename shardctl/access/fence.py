@@ -191,8 +191,9 @@ def oids(session: Connection, schemas: Sequence[str]) -> list[int]:
 def lasting(session: Connection, schemas: Sequence[str], *, since: float) -> list[int | None]:
     """List the processes that write since before a moment; None is a prepared transaction."""
     before = not_after(session, since)
-    held = blocking.held(session, schemas, but=blocking.READERS)
-    found = dict.fromkeys(one.by for one in held if one.granted and one.oid is not None)
+    tables = oids(session, schemas)  # who has taken a number from a sequence is in nobody's way
+    held = blocking.held(session, schemas, but=blocking.READERS, tables=tables)
+    found = dict.fromkeys(one.by for one in held if one.granted)
     return [
         by.pid or None
         for by in found

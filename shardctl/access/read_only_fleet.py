@@ -108,9 +108,7 @@ def carry_out(
         deadline, stop = time.monotonic() + wait_s, threading.Event()
 
         def change(one: NodePlan) -> Changing:
-            session = locks[one.node]
-            [(_, since)] = session.execute(QUERIES["standby"])
-            changing = Changing(session, one.node, wanted, since, deadline, stop, progress)
+            changing = Changing(locks[one.node], one.node, wanted, deadline, stop, progress)
             changing.run(one.todo)
             return changing
 
@@ -259,11 +257,11 @@ class Changing:
     session: Connection
     node: str
     wanted: Wanted
-    since: str
     deadline: float
     """On the monotonic clock."""
     stop: threading.Event
     progress: Progress
+    since: str = ""
     by: str = field(default_factory=who)
     changed: bool = False
     left: dict[ShardId, str] = field(default_factory=dict)
@@ -276,6 +274,7 @@ class Changing:
         who begin now meet the triggers. Raises NodeLost.
         """
         try:
+            [(_, self.since)] = self.session.execute(QUERIES["standby"])
             if self.wanted is Wanted.on:
                 self.session.execute(QUERIES["function"])
             for one in PASSES[self.wanted]:
@@ -308,7 +307,10 @@ class Changing:
         return {shard: why for (shard, _), why in left.items()}
 
     def _transaction(self, one: Pass, pieces: Sequence[Piece], timeout: int) -> dict[Piece, str]:
-        tables = [(shard, table) for shard, of_shard in pieces for table in of_shard]
+        every = [(shard, table) for shard, of_shard in pieces for table in of_shard]
+        asked = "SELECT oid FROM pg_class WHERE oid = ANY (%s)"
+        found = self.session.execute(asked, [[table.oid for _, table in every]]).fetchall()
+        tables = [one for one in every if (one[1].oid,) in found]  # others were dropped meanwhile
         # No other statement locks all at once, and foreign tables can only be locked by theirs.
         listed = sql.SQL(", ONLY ").join(table.place for _, table in tables if not table.foreign)
         modes = [(sql.SQL("SHARE ROW EXCLUSIVE"), timeout)]
@@ -326,7 +328,7 @@ class Changing:
             shards = ranges.of({shard for shard, _ in pieces})
             events.record(self.session, self.wanted.command, f"shards {shards}: {one.event}")
         self.changed = True
-        self.progress.advance(self.node, len(tables))
+        self.progress.advance(self.node, len(every))
         return {}
 
     def _each(self, one: Pass, shard: ShardId, table: Table) -> Iterator[sql.Composed]:

@@ -372,9 +372,11 @@ class Sessions:
             if self.stop.is_set():
                 raise Interrupted(f"node {node}: stopped while the copies were compared")
             try:
-                with session.transaction():
-                    self._see(node, session)
+                if node not in self.snapshots:
                     return session.execute(query).fetchall()
+                # In one message: a shardctl that is stopped now leaves no lock, and no snapshot.
+                parts = [sql.SQL("BEGIN"), self._seeing(node), query, sql.SQL("COMMIT")]
+                return queries.rows_of_all(session, sql.SQL(";\n").join(parts))[-2]
             except _LOCKED:
                 if node not in self._reported:
                     self._reported.add(node)
@@ -384,12 +386,18 @@ class Sessions:
                         "pg_locks there)"
                     )
                 self.stop.wait(_AGAIN_S)
+            except _GONE:
+                self._require_snapshot(node, session)
+                raise
 
-    def _see(self, node: NodeName, session: Connection) -> None:
-        """Let a transaction see what was there at the cutover; raises SnapshotLost."""
+    def _seeing(self, node: NodeName) -> sql.Composed:
+        return QUERIES["see"].format(snapshot=sql.Literal(self.snapshots[node]))
+
+    def _require_snapshot(self, node: NodeName, session: Connection) -> None:
+        """Check that what was there at the cutover can still be seen; raises SnapshotLost."""
         if node in self.snapshots:
-            seeing = QUERIES["see"].format(snapshot=sql.Literal(self.snapshots[node]))
             try:
-                session.execute(seeing)
+                with session.transaction():
+                    session.execute(self._seeing(node))
             except _GONE as error:
                 raise SnapshotLost from error

@@ -98,7 +98,9 @@ def lift_fence(at: Attempt) -> None:
     until = max(ends, at.budget.deadline, time.monotonic() + _RESTART_S)
     while True:
         try:
-            context.lock(plan.source)
+            if not context.holds(plan.source):
+                context.forget(plan.source)  # no pid of before it is a guard's any more
+                context.lock(plan.source)
             context.require_lock(plan.source)
             with context.on(plan.source):
                 reconcile(context)
@@ -109,11 +111,9 @@ def lift_fence(at: Attempt) -> None:
             if time.monotonic() > (ends if isinstance(error, NodeLocked) else until):
                 raise
             logger.info("move %s: %s", plan.id, error.message)
-            if not context.holds(plan.source):
-                if not told:
-                    context.notice(f"lost node {plan.source}: waiting for it, to lift its fence")
+            if not context.holds(plan.source) and not told:
+                context.notice(f"lost node {plan.source}: waiting for it, to lift its fence")
                 told = True
-                context.forget(plan.source)  # no pid of before it is a guard's any more
             time.sleep(_RESTART_POLL)
     ours = (MoveState.promoting, at.budget.revision + TO_PROMOTING)
     at.undone = found is not None and found.state.undoable

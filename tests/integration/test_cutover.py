@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -12,8 +14,11 @@ import pytest
 
 from shardctl.access import fence
 from shardctl.access.fence import WritersLeft
-from shardctl.moves import claims
+from shardctl.moves import claims, cutover, undoing
+from shardctl.moves.attempt import Attempt
+from shardctl.moves.context import Use
 from shardctl.moves.marks import StandbysBehind
+from shardctl.moves.paused_poolers import PausedPoolers
 from shardctl.state import journal
 from tests.fixtures.moves.fenced import MOVE, RETIRED, SCHEMA, Fenced
 from tests.fixtures.refusals import raises_code
@@ -59,6 +64,16 @@ def test_a_writer_keeps_the_fence_of_a_stream_from_going_up(fenced: Fenced) -> N
     assert fenced.named() == RETIRED
 
 
+def test_who_has_taken_a_number_does_not_write(fenced: Fenced) -> None:
+    """With `--terminate` it would be ended."""
+    fenced.session.execute("CREATE SEQUENCE shard2.numbers")
+    fenced.other.execute("SELECT nextval('shard2.numbers')")
+    assert fence.lasting(fenced.session, [SCHEMA], since=time.monotonic() + 1) == []
+    fenced.other.execute(WRITE)
+    lasting = fence.lasting(fenced.session, [SCHEMA], since=time.monotonic() + 1)
+    assert lasting == [fenced.other.info.backend_pid]
+
+
 def test_a_fence_of_a_stream_whose_schema_is_missing_ends(fenced: Fenced) -> None:
     fenced.session.execute("ALTER SCHEMA shard2 RENAME TO away")
     with pytest.raises(psycopg.errors.InvalidSchemaName):
@@ -82,6 +97,21 @@ def test_a_fence_of_a_server_that_hung_comes_too_late(fenced: Fenced) -> None:
         fenced.put_up(lasts_s=-600)
     assert fenced.named() == SCHEMA
     fenced.call_off()
+
+
+def test_an_undo_that_has_lost_the_source_ends_no_process_of_before(fleet_own: Lab) -> None:
+    """After a restart its guard's number may be another's."""
+    world = fleet_own.up_to("clone", [2, 3], "c")
+    cutover.guard_session(world)
+    lost = world.sessions[world.plan.source, Use.lock]
+    fleet_own.ask("a", f"SELECT pg_terminate_backend({lost.info.backend_pid}, 5000)")
+    lost.close()
+    at = Attempt(world, PausedPoolers(fleet_own.topology, world.plan, purpose="test"), None, None)  # type: ignore[arg-type]
+    at.budget = SimpleNamespace(deadline=0.0, revision=1)  # type: ignore[assignment]
+    undoing.lift_fence(at)
+    assert world.holds(world.plan.source)
+    assert world.open_session(world.plan.source, Use.guard) is None
+    world.close()
 
 
 def test_new_ids_are_above_those_of_a_source_whose_clock_is_ahead(fleet_own: Lab) -> None:

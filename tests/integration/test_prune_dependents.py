@@ -61,3 +61,21 @@ def test_what_something_outside_depends_on_is_named_and_left(fleet_retired: Prun
             fleet_retired.fleet.execute("a", remove)
     fleet_retired.carry_out()
     assert fleet_retired.left() == []
+
+
+def test_a_schema_with_many_objects_goes_table_by_table_whatever_hangs_together(
+    fleet_retired: Pruned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet_retired.retire(2)
+    fleet_retired.record()
+    fleet_retired.fleet.execute(
+        "a",
+        f"SET search_path = {RETIRED};"
+        "CREATE TABLE a (n integer) PARTITION BY RANGE (n);"
+        "CREATE TABLE b PARTITION OF a FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (n);"
+        "CREATE TABLE c PARTITION OF b FOR VALUES FROM (0) TO (9)",
+    )
+    monkeypatch.setattr(prune, "_LARGEST_BATCH", 3)
+    monkeypatch.setattr(prune, "_PATIENCE_S", 0)
+    fleet_retired.carry_out()
+    assert fleet_retired.left() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -314,3 +314,17 @@ def test_a_writer_that_does_not_end_is_named_and_the_others_are_done(fleet: Flee
     assert triggers(fleet, "a") == {"shard1": OF_A_SHARD, "shard3": OF_A_SHARD}
     switch(fleet, Wanted.on, 1, 2, 3)
     assert triggers(fleet, "a")["shard2"] == OF_A_SHARD
+
+
+def test_a_table_that_is_dropped_meanwhile_holds_nothing_up(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = read_only_fleet.Changing.run
+
+    def later(self: read_only_fleet.Changing, shards: Any) -> None:
+        fleet.execute("a", "DROP TABLE shard2.likes")
+        run(self, shards)
+
+    monkeypatch.setattr(read_only_fleet.Changing, "run", later)
+    switch(fleet, Wanted.on, 2, 3)
+    assert triggers(fleet, "a") == {"shard2": OF_A_SHARD - 1, "shard3": OF_A_SHARD}

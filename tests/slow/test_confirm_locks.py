@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
 
 from shardctl.moves import comparison, confirm
 from shardctl.moves.confirm import CopiesDiffer
@@ -71,4 +73,20 @@ def test_a_large_table_is_compared_in_parts_and_ddl_passes_between_them(
     fleet_own.ask("a", f"DELETE FROM {world.plan.retired[0]}.large WHERE n = 77")
     with pytest.raises(CopiesDiffer, match=r"shard2\.large"):
         confirm.compare(world)
+    world.close()
+
+
+def test_a_shardctl_that_is_stopped_while_it_compares_leaves_no_lock(
+    fleet_own: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = fleet_own.up_to("confirm", [2, 3], "c")
+    fetch, statuses = psycopg.Cursor.fetchall, set[TransactionStatus]()
+
+    def stopped(self: psycopg.Cursor[Any]) -> list[Any]:
+        statuses.add(self.connection.info.transaction_status)
+        return fetch(self)
+
+    monkeypatch.setattr(psycopg.Cursor, "fetchall", stopped)
+    assert compared(world) == (TABLES, ROWS)
+    assert statuses == {TransactionStatus.IDLE}
     world.close()
