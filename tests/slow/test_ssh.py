@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import signal
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,11 @@ def test_a_command_that_takes_too_long_is_killed_with_all_it_started(box: Ssh, t
     assert "0.5 s" in error_of(box, sleeping(token), CommandTimedOut, timeout=0.5)
     assert not running(token)
     error_of(box, sleeping(token), CommandTimedOut, timeout=1, input="x" * 5_000_000)
+    assert not running(token)
+    chatty = shell("for i in $(seq 900); do echo $i; sleep 0.01; done", token)
+    began = time.monotonic()
+    error_of(box, chatty, CommandTimedOut, timeout=0.5)
+    assert time.monotonic() - began < 5
     assert not running(token)
     leaves = shell("sh -c 'sleep 1000; :' sh $1 & echo", token)
     error_of(box, leaves, CommandTimedOut, timeout=0.5)
