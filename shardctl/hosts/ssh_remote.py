@@ -34,6 +34,8 @@ _PIECE = 65536
 KILLED_WITHIN = 10.0
 """Seconds that a host has to kill a command."""
 _ENDED_WITHIN = 1.0
+QUIET = 15.0
+"""Seconds without a word from a command that has no deadline, after which its host is asked."""
 
 
 class Remote:
@@ -137,6 +139,11 @@ class Remote:
 
     def _receive(self) -> bytes:
         """Read what comes, nothing at the end; raises TimeoutError at the deadline."""
+        while self._deadline is None:
+            self._channel.settimeout(QUIET)
+            with suppress(TimeoutError):
+                return bytes(self._channel.recv(_PIECE))
+            self._connection.ask_for_life()
         self._channel.settimeout(self._seconds())
         return bytes(self._channel.recv(_PIECE))
 
