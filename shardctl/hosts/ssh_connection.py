@@ -37,6 +37,8 @@ KEEP_ALIVE = 15
 """Seconds of silence after which the host is sent something."""
 SESSIONS = 10
 """Commands at once on a connection; what OpenSSH's server allows by default."""
+DEAD_AFTER = 45.0
+"""Seconds that a host has for a sign of life."""
 _DEAD_AFTER_MS = 60_000
 _REFUSED_FOR = 5.0
 _POLL = 0.05
@@ -142,7 +144,7 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
         Raises HostUnreachable where it allows none.
         """
         alone_until = time.monotonic() + _REFUSED_FOR
-        while (channel := self._channel()) is None:
+        while (channel := self._channel(self.settings.connect_timeout)) is None:
             now = time.monotonic()
             if self._running:
                 alone_until = now + _REFUSED_FOR
@@ -158,12 +160,17 @@ class Connection(fabric.Connection):  # type: ignore[misc]  # fabric has no type
             hint="check MaxSessions of the host's sshd, and the restrictions of the key there",
         )
 
-    def _channel(self) -> Any | None:
+    def ask_for_life(self) -> None:
+        """Close it where the host gives no sign of life; the commands on it end as lost."""
+        with suppress(HostUnreachable):
+            if (channel := self._channel(DEAD_AFTER)) is not None:
+                channel.close()
+
+    def _channel(self, seconds: float) -> Any | None:
         """Open a channel; None where the host refuses.
 
         Closes what is dead, and raises HostUnreachable then: the next command opens another.
         """
-        seconds = self.settings.connect_timeout
         until = time.monotonic() + seconds
         try:
             return self.transport.open_session(timeout=seconds)

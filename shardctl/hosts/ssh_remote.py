@@ -34,7 +34,8 @@ _PIECE = 65536
 KILLED_WITHIN = 10.0
 """Seconds that a host has to kill a command."""
 _ENDED_WITHIN = 1.0
-_SHORTEST = 0.05
+QUIET = 15.0
+"""Seconds without a word from a command that has no deadline, after which its host is asked."""
 
 
 class Remote:
@@ -138,6 +139,11 @@ class Remote:
 
     def _receive(self) -> bytes:
         """Read what comes, nothing at the end; raises TimeoutError at the deadline."""
+        while self._deadline is None:
+            self._channel.settimeout(QUIET)
+            with suppress(TimeoutError):
+                return bytes(self._channel.recv(_PIECE))
+            self._connection.ask_for_life()
         self._channel.settimeout(self._seconds())
         return bytes(self._channel.recv(_PIECE))
 
@@ -146,9 +152,12 @@ class Remote:
             raise TimeoutError
 
     def _seconds(self) -> float | None:
-        """Give what is left of its time."""
-        now = time.monotonic()
-        return None if self._deadline is None else max(_SHORTEST, self._deadline - now)
+        """Give what is left of its time; raises TimeoutError, also while it prints on and on."""
+        if self._deadline is None:
+            return None
+        if (left := self._deadline - time.monotonic()) <= 0:
+            raise TimeoutError
+        return left
 
     def _take(self, piece: bytes) -> None:
         """Hand on what the command prints; what came before its mark is the login shell's."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import signal
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from shardctl.hosts import ssh_connection, ssh_remote
 from shardctl.hosts.host import (
     CommandTimedOut,
     HostLost,
@@ -18,6 +20,8 @@ from tests.fixtures.servers.postgres import wait_for
 from tests.fixtures.servers.sshd import error_of, running, shell, sleeping, when_running
 
 if TYPE_CHECKING:
+    import pytest
+
     from shardctl.hosts.ssh import Ssh
     from tests.fixtures.servers.sshd import Sshd
 
@@ -53,10 +57,27 @@ def test_a_command_that_takes_too_long_is_killed_with_all_it_started(box: Ssh, t
     assert not running(token)
     error_of(box, sleeping(token), CommandTimedOut, timeout=1, input="x" * 5_000_000)
     assert not running(token)
+    chatty = shell("for i in $(seq 900); do echo $i; sleep 0.01; done", token)
+    began = time.monotonic()
+    error_of(box, chatty, CommandTimedOut, timeout=0.5)
+    assert time.monotonic() - began < 5
+    assert not running(token)
     leaves = shell("sh -c 'sleep 1000; :' sh $1 & echo", token)
     error_of(box, leaves, CommandTimedOut, timeout=0.5)
     wait_for(lambda: not running(token))
     assert box.run(["echo", "on"]).stdout == "on\n"
+
+
+def test_a_command_without_a_deadline_ends_with_a_host_that_gives_no_sign_of_life(
+    sshd: Sshd, box: Ssh, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_remote, "QUIET", 0.3)
+    monkeypatch.setattr(ssh_connection, "DEAD_AFTER", 1.0)
+    assert box.run(["sh", "-c", "sleep 1; echo on"]).stdout == "on\n"
+    when_running(token, partial(sshd.signal, signal.SIGSTOP))
+    error_of(box, sleeping(token), HostLost)
+    sshd.signal(signal.SIGCONT)
+    wait_for(lambda: not running(token))
 
 
 def test_a_connection_that_breaks_is_no_command_that_failed(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from unittest.mock import MagicMock
+
+import pytest
+from psycopg.errors import LockNotAvailable
 
 from shardctl.access.read_only import Mark
-from shardctl.checks.status import NodeStatus, Retired, State, Status
+from shardctl.checks.status import NodeStatus, Retired, State, Status, read_schemas
 from shardctl.topology.model import NodeName, ShardId
 
 NOW = datetime(2026, 11, 21, 7, 58, 16, 420_999, tzinfo=UTC)
@@ -34,3 +38,13 @@ def test_the_json_has_everything_and_in_the_contracts_units() -> None:
     assert (of_node["uptime_s"], of_node["tps"]) == (9, 12.0)
     assert of_node["read_only"][0]["complete"] is False
     assert list(of_node["retired"][0]) == ["schema", "shard", "move", "size_bytes", "ended", "due"]
+
+
+def test_a_lock_that_comes_while_shards_are_measured_is_met_by_trying_again() -> None:
+    late = LockNotAvailable()
+    session = MagicMock()
+    session.execute.side_effect = [late, late, [("shard1", 24576, 7)]]
+    assert read_schemas(session, ["shard1"]) == {"shard1": (24576, 7)}
+    session.execute.side_effect = [late, late, late]
+    with pytest.raises(LockNotAvailable):
+        read_schemas(session, ["shard1"])
