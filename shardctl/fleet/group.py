@@ -419,6 +419,7 @@ def run_part() -> None:
         errors = error.parts()
     except KeyboardInterrupt:
         errors = [Interrupted(f"interrupted: the move from {' to '.join(nodes)}")]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its standard input as it reads
     with result:
         json.dump([(one.code, one.message, one.hint, one.exit_code) for one in errors], result)
 
