@@ -420,7 +420,7 @@ def run_part() -> None:
     except KeyboardInterrupt:
         errors = [Interrupted(f"interrupted: the move from {' to '.join(nodes)}")]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its standard input as it reads
-    with result:
+    with suppress(BrokenPipeError), result:  # it may have been killed
         json.dump([(one.code, one.message, one.hint, one.exit_code) for one in errors], result)
 
 
