@@ -163,7 +163,7 @@ def paragraph(line: str, width: int) -> str:
     """
     text = line.lstrip()
     indent = " " * (len(line) - len(text))
-    return indent + f"\n{indent}  ".join(_lines(text, width - len(indent) - 2))
+    return indent + f"\n{indent}  ".join(_lines(text, max(width - len(indent) - 2, 1)))
 
 
 def _lines(line: str, width: int) -> Iterator[str]:

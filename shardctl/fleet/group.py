@@ -419,7 +419,8 @@ def run_part() -> None:
         errors = error.parts()
     except KeyboardInterrupt:
         errors = [Interrupted(f"interrupted: the move from {' to '.join(nodes)}")]
-    with result:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its standard input as it reads
+    with suppress(BrokenPipeError), result:  # it may have been killed
         json.dump([(one.code, one.message, one.hint, one.exit_code) for one in errors], result)
 
 

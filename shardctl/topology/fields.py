@@ -166,6 +166,8 @@ def epoch(value: object) -> datetime:
     """
     found = text(value)
     try:
+        if not re.fullmatch(EPOCH_PATTERN, found):  # 1420070400000 would be a day of the year 1420
+            raise ValueError  # noqa: TRY301  # one message for both ways to be no time
         moment = datetime.fromisoformat(found.upper().replace(" ", "T", 1).replace(" ", ""))
     except ValueError:
         raise ValueError(f"{shown(found)} is not a time such as 2011-08-24T21:07:01.721Z") from None

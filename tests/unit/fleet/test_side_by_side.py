@@ -1,9 +1,20 @@
-"""Which move of a group begins beside those that run."""
+"""Which move of a group begins beside those that run, and how one ends."""
 
 from __future__ import annotations
 
-from shardctl.fleet.group import Part, _next_part
+from contextlib import nullcontext
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardctl.errors import Refused
+from shardctl.fleet.group import Part, _next_part, _Running
 from shardctl.topology.model import NodeName, ShardId
+
+if TYPE_CHECKING:
+    import pytest
+
+_LONG = "x" * 1_000_000
 
 
 def chosen(moves: str, *busy: str) -> str | None:
@@ -19,3 +30,20 @@ def test_moves_with_a_common_node_keep_their_order() -> None:
     assert chosen("ad bd ef", "a", "c") == "ef"  # d is for the move that comes before
     assert chosen("bc cd", "a", "b") is None  # c gives when it has got
     assert chosen("ad ba", "a", "c") is None
+
+
+def fail(*, work: None) -> None:
+    del work
+    raise Refused("refused", _LONG, hint="")
+
+
+def test_all_that_a_process_has_to_say_is_read(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    part = Part(NodeName("a"), NodeName("b"), (ShardId(0),))
+    running = _Running.start(nullcontext, fail, part)  # type: ignore[arg-type]  # no Work
+    wait([running.output.fileno()])
+    assert [one.message for one in running.end()] == [_LONG]
+    assert running.process.returncode == 0
+    assert capfd.readouterr().err == ""

@@ -67,6 +67,7 @@ CHANGES = [
     (bits(41, 14, 10), "3:12: id.bits: time 41 + shard 14 + sequence 10 are 65 bits; an id has 64"),
     (bits(57, 3, 1), "3:19: id.bits.time: 57 is too many for the strict generator; at most 39 with 1 of sequence, or use `generator: classic`"),
     (("id: {}", "id: {epoch: soon}"), "3:13: id.epoch: 'soon' is not a time such as 2011-08-24T21:07:01.721Z"),
+    (("id: {}", "id: {epoch: 1420070400000}"), "3:13: id.epoch: '1420070400000' is not a time such as 2011-08-24T21:07:01.721Z"),
     (("id: {}", "id: {epoch: 9000-01-01}"), "3:13: id.epoch: '9000-01-01' is in the future; the epoch must be in the past"),
     (("id: {}", "id: {epoch: '2011-01-01T00:00:00.0001Z'}"), "3:13: id.epoch: '2011-01-01T00:00:00.0001Z' has too many decimals; use at most three (milliseconds)"),
     (("id: {}", "id: {tick: 0ms}"), "3:12: id.tick: '0ms' is zero; the minimum is 1ms"),
