@@ -133,8 +133,9 @@ def judge_directory(context: Context) -> Iterator[TargetUnfit]:
             node.name,
             code,
             f"{node.data_directory} {what}",
-            hint="stop a server that uses it, move its contents away and let its user enter it "
-            "(chmod); or give the node another data_directory, such as one below it",
+            hint="unless a move to this node is unfinished, stop a server that uses it, move its "
+            "contents away and let its user enter it (chmod); or give the node another "
+            "data_directory, such as one below it",
         )
     yield from shards.judge_target(context, place.seen, place.free_bytes, context.need(server.look))
 
