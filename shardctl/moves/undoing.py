@@ -108,7 +108,9 @@ def lift_fence(at: Attempt) -> None:
                 found = at_source(context)
             break
         except (NodeLocked, NodeLost, NodeUnavailable) as error:
-            if time.monotonic() > (ends if isinstance(error, NodeLocked) else until):
+            most = ends if isinstance(error, NodeLocked) else until
+            elsewhere = error.node != plan.source and not isinstance(error, NodeLost)
+            if elsewhere or time.monotonic() > most:
                 raise
             logger.info("move %s: %s", plan.id, error.message)
             if not context.holds(plan.source) and not told:
