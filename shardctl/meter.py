@@ -98,8 +98,8 @@ class Held:
 class Reading:
     """A phase at one moment; what is not known is None, times are in seconds.
 
-    `total` is 0 where it is not known. There is no `rate` once there is no progress any more.
-    `waits_s` is set while the work waits for `waits`.
+    `total` is 0 where it is not known. `rate` is None, too, when progress has stopped. `waits_s`
+    is set while the work waits for `waits`.
     """
 
     phase: str

@@ -69,7 +69,7 @@ def fit(
     *,
     drops: Sequence[str] = DROPS,
 ) -> str:
-    """Draw a table that is no wider than `width`.
+    """Draw a table in at most `width` columns of text.
 
     Where even the longest words and numbers of all columns do not fit side by side, it leaves out
     columns of `drops`, the first one first. If that does not help, each row is a block with a line

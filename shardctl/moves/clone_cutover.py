@@ -66,7 +66,7 @@ def prepare(context: MoveContext) -> None:
 def _open_a_block(context: MoveContext) -> None:
     """Warm what opens blocks: in a subtransaction, in which replay ends the session.
 
-    The lock of the clone's node is taken anew then; nobody else uses the clone.
+    The lock of the clone's node is taken again then; nobody else uses the clone.
     """
     context.lock(context.plan.target)
     context.session(context.plan.target, Use.lock).execute(claims.warming(context))

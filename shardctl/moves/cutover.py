@@ -224,7 +224,7 @@ def route(at: Attempt) -> None:
     """Route the clients to the target, and record how long they waited."""
     pauses, timeline = at.pauses, at.context.timeline
     # Guards may have routed already, or may be routing now.
-    pauses.route(anew=not at.began or at.budget.left() <= 0)
+    pauses.route(again=not at.began or at.budget.left() <= 0)
     now = pauses.served_at or time.monotonic()
     if pauses.held_at is not None:
         timeline.pause_ms = (now - pauses.held_at) * 1000

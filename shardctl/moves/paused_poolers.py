@@ -208,21 +208,21 @@ class PausedPoolers(ExitStack):
 
         self._each(one)
 
-    def route(self, *, anew: bool = False) -> None:
+    def route(self, *, again: bool = False) -> None:
         """Route every pooler to the shards' new node, and serve its clients again.
 
-        `anew` is repeatable, however much of it is done. `await_served` must follow. Raises a
-        pooler's error after serving all others.
+        With `again`, it can be repeated, however much of it is done. `await_served` must follow.
+        Raises a pooler's error after serving all others.
         """
 
         def one(paused: PausedPooler) -> None:
             with paused.look_who_waits():
-                if anew:
+                if again:
                     paused.write()
                 else:
                     paused.put_in_place()
             self._reload_and_resume(paused)
-            if anew:
+            if again:
                 files.remove(paused.host, paused.staged, user=paused.pooler.os_user)
 
         self._each(one)

@@ -1,9 +1,9 @@
 """Statements on nodes, each over a connection of the node's pool, and the newest map.
 
 A newer map is believed where each node that loses shards by it confirms that: by its own map, or
-because it has their schemas no more. Else one node, once somebody else has it, could draw the
-shards of all others to itself. A node that does not answer confirms it, too: it may be gone for
-good, and its shards are served by nobody meanwhile.
+because their schemas are no longer there. Otherwise one node, taken over by somebody else, could
+claim the shards of all others. A node that does not answer counts as confirming, too: it may be
+gone for good, and nobody serves its shards meanwhile.
 """
 
 from __future__ import annotations
