@@ -151,9 +151,10 @@ class Harm:
         self._in_transaction("GRANT SELECT ON {} TO pg_monitor")
 
     def table_made(self) -> None:
-        """Create a table in a moved shard, in a transaction that stays open."""
-        name = f"made_{self.random.randrange(10**9)}"
-        self._in_transaction(f"CREATE TABLE {{schema}}.{name} (id bigint PRIMARY KEY)")
+        """Create a table in a moved shard, in a transaction that stays open; it names its node."""
+        node = self._node()
+        name = f"made_{node}_{self.random.randrange(10**9)}"
+        self._in_transaction(f"CREATE TABLE {{schema}}.{name} (id bigint PRIMARY KEY)", node)
 
     def table_vacuumed(self) -> None:
         """VACUUM FULL of a table of a moved shard."""
@@ -262,10 +263,10 @@ class Harm:
             connection.execute(statement)
             connection.execute("SELECT pg_reload_conf()")
 
-    def _in_transaction(self, statement: str) -> None:
+    def _in_transaction(self, statement: str, node: str | None = None) -> None:
         with (
             contextlib.suppress(psycopg.Error),
-            self.world.connect(self._node()) as connection,
+            self.world.connect(node or self._node()) as connection,
             connection.transaction(),
         ):
             connection.execute("SET LOCAL lock_timeout = '2s'")

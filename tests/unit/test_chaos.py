@@ -210,6 +210,15 @@ def test_what_a_move_lost_of_a_table_is_found_beside_what_faults_changed() -> No
     assert len(run.wrong([*changed, *missing])) == 2
 
 
+@pytest.mark.parametrize(("made_on", "found"), [("e", 0), ("a", 1)])
+def test_a_table_made_in_a_closed_copy_explains_that_copies_differ(
+    made_on: str, found: int
+) -> None:
+    said = f"from a to e: the copies of shard1.made_{made_on}_7, shard2.made_e_42 differ"
+    one = {"check": "leftovers", "object": "5f3a9c1e", "actual": said, "severity": "error"}
+    assert len(run.wrong([one | {"code": "copies_differ"}])) == found
+
+
 def test_of_what_moves_leave_only_closed_retired_copies_are_expected() -> None:
     retired = "schema shard1__retired_563afdd4"
     kept = {"node": "b", "kind": "triggers", "name": retired, "move": "0e1f2a3b"}
