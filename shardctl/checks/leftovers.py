@@ -106,49 +106,35 @@ RULES = Rules(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one node has; it bounds what the slots in `watched` hold back.
+    """What moves have made on one node; it bounds what the slots in `watched` hold back."""
 
-    `faults` are findings as they are, whatever journals have.
-    """
-
-    faults: Sequence[Finding]
     watched: frozenset[str] = frozenset()
     of_moves: Sequence[MoveObject] = ()
 
 
 def look(place: Place) -> Seen:
     """Ask for slots, prepared transactions, read-only shards, and what moves and repack left."""
-    session, node = place.connection, place.node.name
+    session = place.connection
     of_moves = move_objects.read(session).objects
-    faults = RULES.ask(place, "leftovers")
+    RULES.ask(place, "leftovers")
     marks = read_only.marks(session, list(place.shards))
     of_shards = {place.shards[schema]: mark for schema, mark in marks.items()}
     for mark, shards in read_only.alike(of_shards).items():
         if not mark.whole:
-            faults.append(
-                RULES.finding(
-                    "read_only_in_part",
-                    node=node,
-                    shards=shards,
-                    refusing=mark.refusing,
-                    tables=mark.tables,
-                    by=mark.by,
-                    ranges=ranges.of(shards),
-                )
-            )
+            words = {"refusing": mark.refusing, "tables": mark.tables, "by": mark.by}
+            words["ranges"] = ranges.of(shards)
+            RULES.found(place, "read_only_in_part", shards=shards, **words)
     for remains in catalog.repack_leftovers(session):
         shard = place.shards.get(remains.schema or "")
-        faults.append(
-            RULES.finding(
-                "repack_left",
-                node=node,
-                shards=() if shard is None else (shard,),
-                object=remains.name or f"table {remains.oid}, which no longer exists",
-                objects=", ".join(remains.objects),
-            )
+        RULES.found(
+            place,
+            "repack_left",
+            shards=() if shard is None else (shard,),
+            object=remains.name or f"table {remains.oid}, which no longer exists",
+            objects=", ".join(remains.objects),
         )
     slots = [one.name for one in of_moves if one.kind == "slot"]
-    return Seen(faults, leash.watched(session, slots), of_moves)
+    return Seen(leash.watched(session, slots), of_moves)
 
 
 def retired_schemas(basics: Basics, *, known: bool) -> list[str]:
@@ -171,7 +157,6 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
         yield from _move(entry, held.get(entry.slot), left=entry.move.id in left)
     for node, seen in view.seen.items():
         yield from _of_moves(node, seen, view.moves)
-        yield from seen.faults
 
 
 def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Finding]:
