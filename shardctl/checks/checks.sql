@@ -2,14 +2,11 @@
 -- The server's major version, and whether it is a standby
 SELECT current_setting('server_version_num')::integer / 10000, pg_is_in_recovery()
 
--- name: registers
--- What registers and counters hold, each register before its counter: it never seems ahead
-SELECT n.nspname::text, pg_sequence_last_value(r.oid), pg_sequence_last_value(c.oid),
-       'u' IN (r.relpersistence, c.relpersistence)
-FROM pg_namespace AS n
-JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
-JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.relkind = 'S'
-WHERE n.nspname = ANY (%(schemas)s)
+-- name: unlogged
+-- The schemas in which one of these sequences starts again after a crash
+SELECT DISTINCT n.nspname::text
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relname = ANY (%s) AND c.relkind = 'S' AND c.relpersistence = 'u'
 
 -- name: public
 -- That every role may log in to this database, as a finding
