@@ -34,7 +34,7 @@ RULES = Rules(
     {
         "move_unfinished": Rule(
             WARNING + ERROR,
-            "unfinished at {state}: {way}, started by {who} on {started}{held}",
+            "unfinished at {state}: {way}, started by {who} on {started}",
             "a running or finished move",
             "run `shardctl moves resume {object}`, or `abort` where `moves show` names that",
         ),
@@ -53,7 +53,7 @@ RULES = Rules(
         ),
         "reverse_over": Rule(
             NOTE + WARNING,
-            "{way}: can no longer be reversed (until {until}){held}",
+            "{way}: can no longer be reversed (until {until}); slot {slot} retains {held}",
             "nothing is kept for a reverse",
             "run `shardctl moves finish {object}` to drop what is left",
         ),
@@ -149,23 +149,20 @@ def retired_schemas(basics: Basics, *, known: bool) -> list[str]:
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find what is left: of moves, then node by node."""
-    of_moves = [one for seen in view.seen.values() for one in seen.of_moves]
-    held = {one.name: one.held_bytes for one in of_moves if one.kind == "slot"}
     every = [retired_schemas(basics, known=True) for basics in view.basics.values()]
     left = {name[-8:] for found in every for name in found}
     for entry in view.moves:
-        yield from _move(entry, held.get(entry.slot), left=entry.move.id in left)
+        yield from _move(entry, left=entry.move.id in left)
     for node, seen in view.seen.items():
         yield from _of_moves(node, seen, view.moves)
 
 
-def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Finding]:
+def _move(entry: Entry, *, left: bool) -> Iterator[Finding]:
     """Find a move that is unfinished, ended badly, or is over and keeps what a reverse needed.
 
-    `held_bytes` is the WAL that its slot holds back; `left` whether retired schemas exist.
+    `left` is whether retired schemas exist.
     """
     reverse, severity, node, code = entry.reverse, None, None, None
-    held = f"; its slot retains {_wal(held_bytes)}" if held_bytes else ""
     if entry.state == "unfinished":
         code = "move_unfinished"
         # Up to the fence the source serves its shards as ever, and behind the cutover the target.
@@ -174,7 +171,6 @@ def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Findi
         code = "copies_differ" if entry.move.proof == "differs" else "move_unconfirmed"
     elif reverse is not None and reverse.can and reverse.state != "open":
         code, node = "reverse_over", NodeName(entry.move.target)
-        held = f"; slot {reverse.slot} retains {_wal(reverse.held_bytes)}"
         # A slot whose guard has ended still keeps WAL.
         grave = reverse.state == "lost" or reverse.held_bytes is not None
         severity = Severity.warning if grave else Severity.note
@@ -189,7 +185,8 @@ def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Findi
             state=entry.step or entry.move.state.value,
             who=entry.move.who,
             started=_at(entry.move.started),
-            held=held,
+            slot=reverse.slot if reverse else "",
+            held=_wal(reverse.held_bytes if reverse else None),
             tables=", ".join((entry.move.report or {}).get("differing", ())) or "some tables",
             until=_at(reverse.until) if reverse else "",
         )

@@ -182,13 +182,12 @@ def _log_in(topology: Topology, pooler: Pooler, user: str, alias: str) -> Asked:
     try:
         with Console(pooler, topology.database, purpose=None, dbname=alias, user=user) as session:
             (row,) = session.execute(_PATH, seconds=_LOGIN_S)
-    except (PoolerUnavailable, CommandRefused) as error:
+    except (PoolerUnavailable, CommandRefused, PoolerLost) as error:
         said = error.reason.partition("FATAL: ")[2].strip() or error.reason
-        if is_of_pooler(said):
+        # It is lost as of a pooler that restarts.
+        if isinstance(error, PoolerLost) or is_of_pooler(said):
             return Asked(alias, user, untried=said)
         return Asked(alias, user, refused=said)
-    except PoolerLost as error:  # as of a pooler that restarts
-        return Asked(alias, user, untried=error.reason)
     return Asked(alias, user, row["path"] or "")
 
 

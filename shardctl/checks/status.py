@@ -367,8 +367,7 @@ def _tps(session: Connection, sample_s: float) -> float | None:
 
 def only_read(session: Connection) -> None:
     """Let a session only read, and wait for no lock on a table for long."""
-    session.execute("SET default_transaction_read_only TO on")
-    session.execute("SET lock_timeout TO '200ms'")
+    session.execute("SET default_transaction_read_only TO on; SET lock_timeout TO '200ms'")
 
 
 def _read(topology: Topology, node: Node, session: Connection, *, whole: bool) -> NodeStatus:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -167,12 +168,9 @@ def verify(
         lambda node: _look(wanted, node, progress, running),
         cancel=running.cancel,
     )
-    pooled: dict[PoolerName, poolers.Looked] = {}
-    if poolers.CHECK in wanted.checks:
-        asked = fanout.collect(
-            topology.poolers.values(), lambda one: poolers.look_at(topology, one)
-        )
-        pooled = dict(zip(topology.poolers, asked.every(), strict=True))
+    chosen = topology.poolers if poolers.CHECK in wanted.checks else {}
+    asked = fanout.collect(chosen.values(), partial(poolers.look_at, topology)).every()
+    pooled = dict(zip(chosen, asked, strict=True))
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}
     report = judge(wanted, looked, pooled)
     return replace(report, elapsed_ms=round((time.monotonic() - began) * 1000))
