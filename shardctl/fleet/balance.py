@@ -156,19 +156,13 @@ class _Pass:
         The heaviest node, and among these the shard's own, then one that is soon emptied.
         """
         places = self.fleet.nodes
-        weights = sorted((p.weight for p in places.values() if p.weight > 0), reverse=True)
-        order = sorted(self.load, key=lambda shard: (-self.load[shard], shard))
-        rest, count = sum(self.load.values()), 0
-        while count < min(len(weights) - 1, len(order)):
-            load = self.load[order[count]]
-            if load * sum(weights[count:]) <= rest * weights[count]:
+        free = {node: place.weight for node, place in places.items() if place.weight > 0}
+        rest = sum(self.load.values())
+        found: dict[ShardId, NodeName] = {}
+        for shard in sorted(self.load, key=lambda shard: (-self.load[shard], shard)):
+            here, load = self.owners[shard], self.load[shard]
+            if len(free) < 2 or load * sum(free.values()) <= rest * max(free.values()):
                 break
-            rest, count = rest - load, count + 1
-        large = order[:count]
-        free = {node for node, place in places.items() if place.weight > 0}
-        found = {}
-        for shard in large:
-            here = self.owners[shard]
             fitting = [node for node in free if self._fits(shard, node)]
             if not fitting:
                 self.stuck.add(shard)
@@ -176,7 +170,8 @@ class _Pass:
                 fitting or [here],
                 key=lambda n: (-places[n].weight, n != here, self.loads[n], n),
             )
-            free.discard(found[shard])
+            free.pop(found[shard], None)
+            rest -= load
         return found
 
     def _fits(self, shard: ShardId, node: NodeName) -> bool:
