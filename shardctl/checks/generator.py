@@ -59,11 +59,10 @@ class Seen:
 def look(place: Place) -> Seen:
     """Ask three questions."""
     session = place.connection
-    unlogged = session.execute(QUERIES["unlogged"], [[generator.COUNTER, generator.REGISTER]])
+    found = session.execute(QUERIES["unlogged"], [[generator.COUNTER, generator.REGISTER]])
+    unlogged = frozenset(schema for (schema,) in found)
     ungranted = catalog.read_ungranted(session, place.topology.database.app_roles)
-    return Seen(
-        catalog.read_functions(session), ungranted, frozenset(schema for (schema,) in unlogged)
-    )
+    return Seen(catalog.read_functions(session), ungranted, unlogged)
 
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
