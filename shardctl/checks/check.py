@@ -141,13 +141,14 @@ class Rules:
         place = (node, pooler, tuple(shards), object)
         return Finding(self.check, code, severity, actual, expected, hint, *place)
 
-    def ask(self, place: Place, question: str) -> list[Finding]:
+    def ask(self, place: Place, question: str) -> None:
         """Ask a node a question whose rows are findings: code, object, words of the texts."""
-        rows = place.connection.execute(QUERIES[question])
-        return [
-            self.finding(code, node=place.node.name, object=thing, **words)
-            for code, thing, words in rows
-        ]
+        for code, thing, words in place.connection.execute(QUERIES[question]):
+            self.found(place, code, object=thing, **words)
+
+    def found(self, place: Place, code: str, **words: Any) -> None:
+        """Report what is wrong on a node, whatever else is seen."""
+        place.findings.append(self.finding(code, node=place.node.name, **words))
 
 
 Seen = TypeVar("Seen")
@@ -170,6 +171,7 @@ class Place:
     deep: bool
     progress: Progress
     """What a look that takes long reports to, under the node's name."""
+    findings: list[Finding]
 
 
 @dataclass(frozen=True, slots=True)

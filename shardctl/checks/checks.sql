@@ -2,14 +2,11 @@
 -- The server's major version, and whether it is a standby
 SELECT current_setting('server_version_num')::integer / 10000, pg_is_in_recovery()
 
--- name: registers
--- What registers and counters hold, each register before its counter: it never seems ahead
-SELECT n.nspname::text, pg_sequence_last_value(r.oid), pg_sequence_last_value(c.oid),
-       'u' IN (r.relpersistence, c.relpersistence)
-FROM pg_namespace AS n
-JOIN pg_class AS r ON r.relnamespace = n.oid AND r.relname = %(register)s AND r.relkind = 'S'
-JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = %(counter)s AND c.relkind = 'S'
-WHERE n.nspname = ANY (%(schemas)s)
+-- name: unlogged
+-- The schemas in which one of these sequences starts again after a crash
+SELECT DISTINCT n.nspname::text
+FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.relname = ANY (%s) AND c.relkind = 'S' AND c.relpersistence = 'u'
 
 -- name: public
 -- That every role may log in to this database, as a finding
@@ -42,30 +39,6 @@ UNION ALL
 SELECT 'prepared_transaction', gid,
        jsonb_build_object('age', date_trunc('second', clock_timestamp() - prepared))
 FROM pg_prepared_xacts WHERE database = current_database()
-
--- name: blocks
--- How many blocks these tables have; of one that is being altered, what was known: its size waits
-SELECT n.nspname::text, c.relname::text,
-       CASE WHEN c.oid = ANY (ARRAY(SELECT l.relation FROM pg_locks AS l
-                                    WHERE l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL))
-            THEN c.relpages
-            ELSE pg_relation_size(c.oid) / current_setting('block_size')::bigint END
-FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t (schema, name)
-JOIN pg_namespace AS n ON n.nspname = t.schema
-JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
-
--- name: open_scan
--- Begin to read a table; locked first, as the snapshot of a moment before a rewrite would see no rows
-LOCK TABLE ONLY {table} IN ACCESS SHARE MODE;
-DECLARE scan NO SCROLL CURSOR FOR
-SELECT t.ctid, CASE WHEN {odd} THEN set_config('shardctl.odd', 'on', true) END FROM ONLY {table} AS t;
-FETCH scan
-
--- name: scan_step
--- Read some rows, then whether one was odd since the last step, then where the next row is
-MOVE {rows} IN scan;
-SELECT current_setting('shardctl.odd', true) = 'on', set_config('shardctl.odd', '', true);
-FETCH scan
 
 -- name: by_key
 -- Part of others: the shard that a row's key belongs to
@@ -101,27 +74,26 @@ ORDER BY c.oid
 -- The oldest and the newest id of one table, each from an end of the primary key's index
 SELECT {number}, min({id}), max({id}) FROM ONLY {table}
 
--- name: odd_row
--- A row that its shard's generator cannot have made by now, or whose key is of another shard or of none
-{id} >= {limit} OR (({id} >> {sequence_bits}) & {sign_and_shard}) <> {shard}
-OR ({key} IS NOT NULL AND {belongs} IS DISTINCT FROM {shard})
-
--- name: judged_rows
--- The odd rows of a part of a table by what is odd about them: how many, one, and whose shard it is of
-SELECT code, count(*), (array_agg(CASE WHEN code IN ('other_key', 'no_key') THEN key ELSE id END))[1],
-       (array_agg(CASE code WHEN 'other_shard' THEN made ELSE belongs END))[1]
+-- name: odd_rows
+-- The odd rows of a table by what is odd about them: the least, the shard that this is of, how many
+SELECT code, (min(odd))[1], (min(odd))[2], count(*)
 FROM (
-    SELECT id, key, made, belongs,
-           -- One fault a row: a misplaced row's key is elsewhere with it.
-           CASE WHEN id < 0 THEN 'not_generated' WHEN made <> {shard} THEN 'other_shard'
-                WHEN id >= {limit} THEN 'not_generated' WHEN belongs <> {shard} THEN 'other_key'
-                WHEN key IS NOT NULL AND belongs IS NULL THEN 'no_key' END AS code
+    SELECT code, CASE code WHEN 'other_shard' THEN ARRAY[id, made] WHEN 'not_generated' THEN ARRAY[id]
+                           ELSE ARRAY[key, belongs] END AS odd
     FROM (
-        SELECT {id} AS id, {key} AS key, ({id} >> {sequence_bits}) & {max_shard} AS made,
-               {belongs} AS belongs
-        FROM ONLY {table} AS t {part}
-    ) AS each
-) AS judged
-WHERE code IS NOT NULL
+        SELECT id, key, made, belongs,
+               -- One fault a row: a misplaced row's key is elsewhere with it.
+               CASE WHEN id < 0 THEN 'not_generated' WHEN made <> {shard} THEN 'other_shard'
+                    WHEN id >= {limit} THEN 'not_generated' WHEN belongs <> {shard} THEN 'other_key'
+                    ELSE 'no_key' END AS code
+        FROM (
+            SELECT {id} AS id, {key} AS key, ({id} >> {sequence_bits}) & {max_shard} AS made,
+                   {belongs} AS belongs
+            FROM ONLY {table} AS t
+            WHERE {id} >= {limit} OR (({id} >> {sequence_bits}) & {sign_and_shard}) <> {shard}
+               OR ({key} IS NOT NULL AND {belongs} IS DISTINCT FROM {shard})
+        ) AS each
+    ) AS judged
+) AS named
 GROUP BY 1
 ORDER BY 1

@@ -72,30 +72,19 @@ def unreachable(node: Node, error: NodeUnavailable) -> Finding:
     )
 
 
-def look(place: Place) -> list[Finding]:
+def look(place: Place) -> None:
     """Find intruders, that every role may log in, and a server elsewhere that proves nothing."""
     sslmode = place.connection.info.get_parameters().get("sslmode") or "prefer"
-    found, user = RULES.ask(place, "public"), place.topology.database.user
+    RULES.ask(place, "public")
     for one in catalog.read_intruders(place.connection):
-        found.append(
-            RULES.finding(
-                "public_open",
-                node=place.node.name,
-                object="public",
-                what=one.what,
-                user=user,
-                remedy=one.remedy,
-            )
-        )
+        words = {"what": one.what, "user": place.topology.database.user, "remedy": one.remedy}
+        RULES.found(place, "public_open", object="public", **words)
     if sslmode != "verify-full" and not ports.is_here(place.node.host):
-        found.append(RULES.finding("server_unproven", node=place.node.name, mode=sslmode))
-    return found
+        RULES.found(place, "server_unproven", mode=sslmode)
 
 
-def judge(view: View[list[Finding]]) -> Iterator[Finding]:
-    """Find standbys and versions that differ, and give what nodes were found with."""
-    for seen in view.seen.values():
-        yield from seen
+def judge(view: View[None]) -> Iterator[Finding]:
+    """Find standbys and versions that differ."""
     majors = Counter(one.major for one in view.basics.values())
     usual = max(majors, key=lambda major: (majors[major], -major), default=0)
     for name, basics in view.basics.items():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from shardctl import fanout
 from shardctl.errors import ShardctlError
@@ -19,7 +19,7 @@ from shardctl.postgres import binaries
 from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from shardctl.fanout import Progress
     from shardctl.hosts.host import Host
@@ -187,8 +187,7 @@ def _files(host: Host, pooler: Pooler) -> str:
     return f"{pooler.config}, {pooler.databases_file}"
 
 
-@dataclass(frozen=True, slots=True)
-class Tested:
+class Tested(NamedTuple):
     """One test on one host; `server` is None where it is of the machine itself."""
 
     host: str
@@ -197,10 +196,6 @@ class Tested:
     state: Literal["ok", "error"]
     found: str
     hint: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Give the shape of docs/reference/json.md."""
-        return asdict(self)
 
 
 def test(topology: Topology, progress: Progress) -> list[Tested]:
@@ -223,11 +218,6 @@ def test(topology: Topology, progress: Progress) -> list[Tested]:
 
     found = fanout.collect(there, work).every()
     return [one for tested in found for one in tested]
-
-
-def ok(found: Sequence[Tested]) -> bool:
-    """Return whether no error was found."""
-    return all(one.state == "ok" for one in found)
 
 
 def _machine(machine: Machine) -> Iterator[Tested]:

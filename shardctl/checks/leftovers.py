@@ -34,7 +34,7 @@ RULES = Rules(
     {
         "move_unfinished": Rule(
             WARNING + ERROR,
-            "unfinished at {state}: {way}, started by {who} on {started}{held}",
+            "unfinished at {state}: {way}, started by {who} on {started}",
             "a running or finished move",
             "run `shardctl moves resume {object}`, or `abort` where `moves show` names that",
         ),
@@ -53,7 +53,7 @@ RULES = Rules(
         ),
         "reverse_over": Rule(
             NOTE + WARNING,
-            "{way}: can no longer be reversed (until {until}){held}",
+            "{way}: can no longer be reversed (until {until}); slot {slot} retains {held}",
             "nothing is kept for a reverse",
             "run `shardctl moves finish {object}` to drop what is left",
         ),
@@ -106,49 +106,35 @@ RULES = Rules(
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one node has; it bounds what the slots in `watched` hold back.
+    """What moves have made on one node; it bounds what the slots in `watched` hold back."""
 
-    `faults` are findings as they are, whatever journals have.
-    """
-
-    faults: Sequence[Finding]
     watched: frozenset[str] = frozenset()
     of_moves: Sequence[MoveObject] = ()
 
 
 def look(place: Place) -> Seen:
     """Ask for slots, prepared transactions, read-only shards, and what moves and repack left."""
-    session, node = place.connection, place.node.name
+    session = place.connection
     of_moves = move_objects.read(session).objects
-    faults = RULES.ask(place, "leftovers")
+    RULES.ask(place, "leftovers")
     marks = read_only.marks(session, list(place.shards))
     of_shards = {place.shards[schema]: mark for schema, mark in marks.items()}
     for mark, shards in read_only.alike(of_shards).items():
         if not mark.whole:
-            faults.append(
-                RULES.finding(
-                    "read_only_in_part",
-                    node=node,
-                    shards=shards,
-                    refusing=mark.refusing,
-                    tables=mark.tables,
-                    by=mark.by,
-                    ranges=ranges.of(shards),
-                )
-            )
+            words = {"refusing": mark.refusing, "tables": mark.tables, "by": mark.by}
+            words["ranges"] = ranges.of(shards)
+            RULES.found(place, "read_only_in_part", shards=shards, **words)
     for remains in catalog.repack_leftovers(session):
         shard = place.shards.get(remains.schema or "")
-        faults.append(
-            RULES.finding(
-                "repack_left",
-                node=node,
-                shards=() if shard is None else (shard,),
-                object=remains.name or f"table {remains.oid}, which no longer exists",
-                objects=", ".join(remains.objects),
-            )
+        RULES.found(
+            place,
+            "repack_left",
+            shards=() if shard is None else (shard,),
+            object=remains.name or f"table {remains.oid}, which no longer exists",
+            objects=", ".join(remains.objects),
         )
     slots = [one.name for one in of_moves if one.kind == "slot"]
-    return Seen(faults, leash.watched(session, slots), of_moves)
+    return Seen(leash.watched(session, slots), of_moves)
 
 
 def retired_schemas(basics: Basics, *, known: bool) -> list[str]:
@@ -163,24 +149,20 @@ def retired_schemas(basics: Basics, *, known: bool) -> list[str]:
 
 def judge(view: View[Seen]) -> Iterator[Finding]:
     """Find what is left: of moves, then node by node."""
-    of_moves = [one for seen in view.seen.values() for one in seen.of_moves]
-    held = {one.name: one.held_bytes for one in of_moves if one.kind == "slot"}
     every = [retired_schemas(basics, known=True) for basics in view.basics.values()]
     left = {name[-8:] for found in every for name in found}
     for entry in view.moves:
-        yield from _move(entry, held.get(entry.slot), left=entry.move.id in left)
+        yield from _move(entry, left=entry.move.id in left)
     for node, seen in view.seen.items():
         yield from _of_moves(node, seen, view.moves)
-        yield from seen.faults
 
 
-def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Finding]:
+def _move(entry: Entry, *, left: bool) -> Iterator[Finding]:
     """Find a move that is unfinished, ended badly, or is over and keeps what a reverse needed.
 
-    `held_bytes` is the WAL that its slot holds back; `left` whether retired schemas exist.
+    `left` is whether retired schemas exist.
     """
     reverse, severity, node, code = entry.reverse, None, None, None
-    held = f"; its slot retains {_wal(held_bytes)}" if held_bytes else ""
     if entry.state == "unfinished":
         code = "move_unfinished"
         # Up to the fence the source serves its shards as ever, and behind the cutover the target.
@@ -189,7 +171,6 @@ def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Findi
         code = "copies_differ" if entry.move.proof == "differs" else "move_unconfirmed"
     elif reverse is not None and reverse.can and reverse.state != "open":
         code, node = "reverse_over", NodeName(entry.move.target)
-        held = f"; slot {reverse.slot} retains {_wal(reverse.held_bytes)}"
         # A slot whose guard has ended still keeps WAL.
         grave = reverse.state == "lost" or reverse.held_bytes is not None
         severity = Severity.warning if grave else Severity.note
@@ -204,7 +185,8 @@ def _move(entry: Entry, held_bytes: int | None, *, left: bool) -> Iterator[Findi
             state=entry.step or entry.move.state.value,
             who=entry.move.who,
             started=_at(entry.move.started),
-            held=held,
+            slot=reverse.slot if reverse else "",
+            held=_wal(reverse.held_bytes if reverse else None),
             tables=", ".join((entry.move.report or {}).get("differing", ())) or "some tables",
             until=_at(reverse.until) if reverse else "",
         )

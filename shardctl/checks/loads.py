@@ -48,11 +48,7 @@ class ShardLoad:
 
     def as_json(self) -> dict[str, Any]:
         """Give the shape of docs/reference/json.md."""
-        return asdict(self) | {
-            "writes_per_s": _rounded(self.writes_per_s),
-            "scans_per_s": _rounded(self.scans_per_s),
-            "last_move": ledger.written(self.last_move),
-        }
+        return asdict(self) | {"last_move": ledger.written(self.last_move)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +128,5 @@ def _rates(before: _Count | None, after: _Count | None) -> tuple[float | None, f
     written, scans = after.written - before.written, after.scans - before.scans
     if written < 0 or scans < 0:
         return None, None
-    return written / (after.at - before.at), scans / (after.at - before.at)
-
-
-def _rounded(rate: float | None) -> float | None:
-    return None if rate is None else round(rate, 1)
+    elapsed = after.at - before.at
+    return round(written / elapsed, 3), round(scans / elapsed, 3)

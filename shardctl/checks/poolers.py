@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shardctl.checks.check import Finding, View
     from shardctl.pgbouncer.console import Alias, Row
     from shardctl.pgbouncer.render import Entry
-    from shardctl.topology.model import NodeName, Pooler, Topology
+    from shardctl.topology.model import Pooler, Topology
 
 
 _SHOWN = 3
@@ -153,24 +153,21 @@ def _ask(
     elsewhere are left out, which other findings report. Passwords are those that libpq finds in a
     passfile.
     """
+    usable = [
+        one
+        for one in render.entries(topology, pooler)
+        if one.shards and not apply.differences([one], offered)
+        if not (offered[one.alias].paused or offered[one.alias].disabled)
+    ]
     wanted: dict[str, dict[str, None]] = defaultdict(dict)
-    nodes: set[NodeName] = set()
-    schemas = set()
-    for entry in render.entries(topology, pooler):
-        there = offered.get(entry.alias)
-        if there is None or there.paused or there.disabled or not entry.shards:
-            continue
-        if entry.connect_query is not None:
-            schemas.add(entry.alias)
-        leads = (there.host, there.port, there.dbname) == (entry.host, entry.port, entry.dbname)
-        if leads and entry.node not in nodes:
-            nodes.add(entry.node)
-            for role in topology.database.app_roles:
-                wanted[role][entry.alias] = None
+    for alias in {one.node: one.alias for one in usable}.values():
+        for role in topology.database.app_roles:
+            wanted[role][alias] = None
+    schemas = {one.alias for one in usable if one.connect_query is not None}
     for pool in pools:
-        alias = pool["database"] or ""
-        if alias in schemas and any(int(pool.get(n) or 0) for n in ("sv_idle", "sv_used")):
-            wanted[pool["user"] or ""][alias] = None
+        in_use = any(int(pool.get(name) or 0) for name in ("sv_idle", "sv_used"))
+        if in_use and pool["database"] in schemas:
+            wanted[pool["user"]][pool["database"]] = None
     asked = []
     for user, (first, *others) in wanted.items():
         one = partial(_log_in, topology, pooler, user)
@@ -185,13 +182,12 @@ def _log_in(topology: Topology, pooler: Pooler, user: str, alias: str) -> Asked:
     try:
         with Console(pooler, topology.database, purpose=None, dbname=alias, user=user) as session:
             (row,) = session.execute(_PATH, seconds=_LOGIN_S)
-    except (PoolerUnavailable, CommandRefused) as error:
+    except (PoolerUnavailable, CommandRefused, PoolerLost) as error:
         said = error.reason.partition("FATAL: ")[2].strip() or error.reason
-        if is_of_pooler(said):
+        # It is lost as of a pooler that restarts.
+        if isinstance(error, PoolerLost) or is_of_pooler(said):
             return Asked(alias, user, untried=said)
         return Asked(alias, user, refused=said)
-    except PoolerLost as error:  # as of a pooler that restarts
-        return Asked(alias, user, untried=error.reason)
     return Asked(alias, user, row["path"] or "")
 
 
@@ -204,21 +200,18 @@ def judge(view: View[None]) -> Iterator[Finding]:
     for name, looked in view.poolers.items():
         pooler = topology.poolers[name]
         if looked.error is not None:
-            yield RULES.finding(
-                "unreachable",
-                pooler=name,
-                object=f"{pooler.host}:{pooler.port}",
-                error=looked.error.message,
-                hint=looked.error.hint,
-            )
+            at, error = f"{pooler.host}:{pooler.port}", looked.error
+            words = {"error": error.message, "hint": error.hint}
+            yield RULES.finding("unreachable", pooler=name, object=at, **words)
             continue
         entries = render.entries(topology, pooler)
         if looked.refused is not None:
-            error, hint = looked.refused.message, looked.refused.hint
-            yield RULES.finding("refused", pooler=name, error=error, hint=hint)
+            error = looked.refused
+            words = {"error": error.message, "hint": error.hint}
+            yield RULES.finding("refused", pooler=name, **words)
         if not version or newest == owners:  # or `map` reports that the topology is older
-            yield from _file(topology, pooler, looked, version)
-        yield from _offered(pooler, looked, entries)
+            differs = [*_file(topology, pooler, looked, version)]
+            yield from differs or _offered(pooler, looked, entries)
         yield from _held(pooler, looked, entries)
         if serving.was_left_short(looked.config):
             yield RULES.finding("login_retry", pooler=name, object="server_login_retry")
@@ -234,10 +227,8 @@ def _file(topology: Topology, pooler: Pooler, looked: Looked, version: int) -> I
         actual = "absent"
     elif looked.text == render.databases(topology, pooler, wanted):
         return
-    elif header is None:
-        actual = "not written by shardctl" if looked.text.strip() else "empty"
-    elif header.edited:
-        actual = "changed by hand"
+    elif header is None or header.edited:
+        actual = "changed by hand, or not written by shardctl"
     else:
         actual = f"other aliases, of cluster {header.cluster}, map version {header.map_version}"
     if looked.text is not None or looked.refused is None:
@@ -251,24 +242,14 @@ def _file(topology: Topology, pooler: Pooler, looked: Looked, version: int) -> I
 
 
 def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Compare what the pooler has loaded with its own file."""
+    """Compare what the pooler has loaded with its file, which is as it should be."""
     if looked.refused is not None and looked.refused.code in ("other_config", "not_included"):
         return  # it does not read the file
-    written = render.databases_of(looked.text or "")
-    wrong: dict[str, str] = {}
-    # The fallback is never listed, only what it was used for; only an operator writes it.
-    for alias in (name for name in written if name != "*"):
-        pairs = render.pairs(written[alias])
-        there = looked.offered.get(alias)
-        right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
-        if there is None:
-            wrong[alias] = "not offered"
-        elif (there.host, str(there.port), there.dbname) != right:
-            wrong[alias] = f"leads to {there.host}:{there.port}/{there.dbname}"
+    wrong = [one for one in entries if apply.differences([one], looked.offered)]
     if wrong:
-        yield _of_aliases(
-            "not_loaded", pooler, list(wrong), entries, there=next(iter(wrong.values()))
-        )
+        [there] = apply.differences(wrong[:1], looked.offered)
+        aliases = [one.alias for one in wrong]
+        yield _of_aliases("not_loaded", pooler, aliases, entries, there=there)
 
 
 def _held(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:

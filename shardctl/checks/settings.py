@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from shardctl.checks.check import ERROR, NOTE, Check, Rule, Rules, Severity
 from shardctl.postgres import catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from shardctl.checks.check import Finding, Place, View
     from shardctl.postgres.catalog import RoleSettings
-    from shardctl.topology.model import NodeName
 
 RULES = Rules(
     "settings",
@@ -34,33 +33,19 @@ RULES = Rules(
 )
 
 
-class Seen(NamedTuple):
-    """The findings about parameters of one node; and the settings of its roles."""
-
-    unsafe: Sequence[Finding]
-    roles: RoleSettings
-
-
-def look(place: Place) -> Seen:
+def look(place: Place) -> RoleSettings:
     """Let the server say what is wrong, and read with what roles' sessions begin."""
-    roles = catalog.read_role_settings(place.connection, place.topology.database)
-    return Seen(RULES.ask(place, "unsafe_settings"), roles)
+    RULES.ask(place, "unsafe_settings")
+    return catalog.read_role_settings(place.connection, place.topology.database)
 
 
-def judge(view: View[Seen]) -> Iterator[Finding]:
-    """Find parameters that lose data, and settings of roles that are not alike."""
-    for seen in view.seen.values():
-        yield from seen.unsafe
-    yield from _roles({node: seen.roles for node, seen in view.seen.items()})
-
-
-def _roles(of: Mapping[NodeName, RoleSettings]) -> Iterator[Finding]:
+def judge(view: View[RoleSettings]) -> Iterator[Finding]:
     """Find settings with which applications' sessions begin on some nodes only.
 
     A move takes a role's shards to a node with other settings; `generator` reports missing roles.
     """
-    for role in sorted({role for roles in of.values() for role in roles}):
-        settings = {node: roles[role] for node, roles in of.items() if role in roles}
+    for role in sorted({role for roles in view.seen.values() for role in roles}):
+        settings = {node: roles[role] for node, roles in view.seen.items() if role in roles}
         for name in sorted({name for one in settings.values() for name in one}):
             values = {node: one.get(name) for node, one in settings.items()}
             (usual, _), *_ = Counter(values.values()).most_common()

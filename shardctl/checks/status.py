@@ -208,7 +208,7 @@ class Status:
     nodes: tuple[NodeStatus, ...]
     poolers: tuple[PoolerStatus, ...] = ()
     moves: tuple[Entry, ...] = ()
-    stale: tuple[str, ...] = ()
+    stale: str = ""
     """What the newest map has otherwise than the topology."""
 
     @property
@@ -276,36 +276,28 @@ def observe(
     # All at once, or the last ones would wait for the samples of the first.
     nodes = fanout.collect(topology.nodes.values(), look, width=len(topology.nodes)).every()
     moves = ledger.entries(copy for node in nodes for copy in node.journal)
+    poolers = topology.poolers.values()
     return Status(
         cluster=topology.cluster,
         time=now,
         nodes=tuple(_with_moves(node, moves) for node in nodes),
-        poolers=observe_poolers(topology),
+        poolers=tuple(fanout.collect(poolers, partial(look_at_pooler, topology)).every()),
         moves=moves,
-        stale=tuple(_stale(topology, nodes, moves)),
+        stale=_stale(topology, nodes, moves),
     )
 
 
-def _stale(
-    topology: Topology, nodes: Sequence[NodeStatus], moves: Sequence[Entry]
-) -> Iterator[str]:
+def _stale(topology: Topology, nodes: Sequence[NodeStatus], moves: Sequence[Entry]) -> str:
     """Say which shards the newest map gives to other nodes than an old topology does.
 
     Those of a move in its cutover are left out: its file is written last.
     """
     newest = max(nodes, key=lambda node: (node.map_version or 0) if node.map else 0)
     between = {shard for one in moves if one.changing_hands for shard in one.move.shards}
-    wanted = topology.owners()
-    differing: dict[tuple[NodeName, NodeName], list[ShardId]] = {}
-    for shard, owner in newest.map.items():
-        here = wanted.get(shard, NodeName("no node"))
-        if shard not in between and here != owner:
-            differing.setdefault((owner, here), []).append(shard)
-    for (owner, here), shards in differing.items():
-        yield (
-            f"map version {newest.map_version} gives shards {ranges.of(shards)} to {owner}, "
-            f"{topology.path.name} to {here}"
-        )
+    here = topology.owners()
+    shards = [s for s, owner in newest.map.items() if s not in between and here.get(s) != owner]
+    by_map = f"map version {newest.map_version} gives shards {ranges.of(shards)} to other nodes"
+    return f"{by_map} than {topology.path.name}" if shards else ""
 
 
 def _with_moves(node: NodeStatus, moves: Sequence[Entry]) -> NodeStatus:
@@ -344,10 +336,15 @@ def look_at(topology: Topology, node: Node, *, sample_s: float, whole: bool) -> 
         except psycopg.Error as error:  # the server went away, or answered with an error
             state = State.down if session.closed else State.unreadable
             return NodeStatus(node.name, state, node.shards, error=reason_of(error))
-    try:
-        return _with_disk(node, found) if whole else found
+    if not whole or node.data_directory is None:
+        return found
+    try:  # without other tablespaces, or a WAL directory elsewhere
+        host = host_of(node)
+        account = accounts.account_on(host, node.os_user)
+        total, free = files.disk(host, node.data_directory, user=account)
     except ShardctlError as error:
         return replace(found, disk_error=error.message)
+    return replace(found, disk_free_bytes=free, disk_total_bytes=total)
 
 
 def wait(until: float) -> None:
@@ -370,8 +367,7 @@ def _tps(session: Connection, sample_s: float) -> float | None:
 
 def only_read(session: Connection) -> None:
     """Let a session only read, and wait for no lock on a table for long."""
-    session.execute("SET default_transaction_read_only TO on")
-    session.execute("SET lock_timeout TO '200ms'")
+    session.execute("SET default_transaction_read_only TO on; SET lock_timeout TO '200ms'")
 
 
 def _read(topology: Topology, node: Node, session: Connection, *, whole: bool) -> NodeStatus:
@@ -438,27 +434,8 @@ def _retired(topology: Topology, sizes: Mapping[str, int | None]) -> tuple[Retir
     )
 
 
-def _with_disk(node: Node, found: NodeStatus) -> NodeStatus:
-    """Measure the file system of a node's data directory, where a file gives that.
-
-    Other tablespaces, and a WAL directory elsewhere, are not looked at. Raises
-    what its host raises.
-    """
-    if node.data_directory is None:
-        return found
-    host = host_of(node)
-    user = accounts.account_on(host, node.os_user)
-    total, free = files.disk(host, node.data_directory, user=user)
-    return replace(found, disk_free_bytes=free, disk_total_bytes=total)
-
-
-def observe_poolers(topology: Topology) -> tuple[PoolerStatus, ...]:
-    """Look at all poolers in parallel; one that cannot be looked at explains why."""
-    poolers = topology.poolers.values()
-    return tuple(fanout.collect(poolers, partial(_look_at_pooler, topology)).every())
-
-
-def _look_at_pooler(topology: Topology, pooler: Pooler) -> PoolerStatus:
+def look_at_pooler(topology: Topology, pooler: Pooler) -> PoolerStatus:
+    """Ask one pooler's console; what keeps it from an answer is in the result."""
     try:
         with Console(pooler, topology.database, purpose=lock.purpose("status")) as console:
             pools = console.pools()

@@ -206,15 +206,14 @@ def _finding(
         change = "missing"
     else:
         change = "extra" if expected is None else "differs"
-    absent = "nothing granted" if kind == "grant" else "absent"
     # A relation or index by its name, and parts of a table with the table's.
     whole = kind in RELATIONS or kind == "index" or not name
     return RULES.finding(
         f"{kind}_{change}",
         shards=shards,
         object=name or relation if whole else f"{relation}.{name}",
-        actual=" ".join((actual or absent).split()),
-        expected=" ".join((expected or absent).split()),
+        actual=" ".join((actual or "absent").split()),
+        expected=" ".join((expected or "absent").split()),
         model=f"{quote_identifier(topology.schema(model))}.{quote_identifier(relation)}",
         where=topology.owners()[model],
     )

@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -167,12 +168,9 @@ def verify(
         lambda node: _look(wanted, node, progress, running),
         cancel=running.cancel,
     )
-    pooled: dict[PoolerName, poolers.Looked] = {}
-    if poolers.CHECK in wanted.checks:
-        asked = fanout.collect(
-            topology.poolers.values(), lambda one: poolers.look_at(topology, one)
-        )
-        pooled = dict(zip(topology.poolers, asked.every(), strict=True))
+    chosen = topology.poolers if poolers.CHECK in wanted.checks else {}
+    asked = fanout.collect(chosen.values(), partial(poolers.look_at, topology)).every()
+    pooled = dict(zip(chosen, asked, strict=True))
     looked = {outcome.item.name: outcome.result() for outcome in outcomes}
     report = judge(wanted, looked, pooled)
     return replace(report, elapsed_ms=round((time.monotonic() - began) * 1000))
@@ -246,8 +244,8 @@ def _look(scope: Scope, node: Node, progress: Progress, running: Running) -> Loo
             found.basics = read_basics(session, topology, node)
             progress.advance(node.name)
             live = found.basics.live(topology, node)
-            migrations, basics, deep = scope.migrations, found.basics, scope.deep
-            place = Place(topology, migrations, node, session, basics, live, deep, progress)
+            given = scope.migrations, node, session, found.basics, live, scope.deep
+            place = Place(topology, *given, progress, found.findings)
             _ask(scope, place, found, running)
     except NodeUnavailable as error:
         found.findings.append(connection.unreachable(node, error))
@@ -262,8 +260,8 @@ def _look(scope: Scope, node: Node, progress: Progress, running: Running) -> Loo
 
 def _ask(scope: Scope, place: Place, found: Looked, running: Running) -> None:
     """Let every check look at a node; of a server that is another node's, none looks."""
-    node, progress, state = place.node, place.progress, place.basics.state
-    strange = state is None or (state.cluster, state.node) != (scope.topology.cluster, node.name)
+    node, progress, basics = place.node, place.progress, place.basics
+    strange = basics.state is None or identity.strangers(scope.topology, {node.name: basics})
     for number, check in enumerate(scope.checks, 1):
         if running.stopped.is_set() or place.connection.closed:
             break

@@ -68,20 +68,19 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 
     with bars() as progress:
         found = checks.test(load_topology(ctx), progress)
+    wrong = [one for one in found if one.state == "error"]
     if output is Report.json:
-        results = [one.as_json() for one in found]
-        print_json({"format": 1, "ok": checks.ok(found), "results": results})
+        results = [one._asdict() for one in found]
+        print_json({"format": 1, "ok": not wrong, "results": results})
     else:
         rows = [(o.host, o.server or "-", o.test, o.state, o.found) for o in found]
         print_table(("host", "server", "test", "state", "found"), rows)
-        for one in found:
-            if one.hint:
-                of = f", {one.server}" if one.server else ""
-                print_line(f"{one.state}: {one.host}{of}: {one.test}: {one.found}")
-                print_line(f"  {one.hint}")
-        wrong = sum(bool(one.hint) for one in found)
-        print("all is well" if not wrong else plural(wrong, "fault"))
-    if not checks.ok(found):
+        for one in wrong:
+            of = f", {one.server}" if one.server else ""
+            print_line(f"{one.state}: {one.host}{of}: {one.test}: {one.found}")
+            print_line(f"  {one.hint}")
+        print("all is well" if not wrong else plural(len(wrong), "fault"))
+    if wrong:
         raise typer.Exit(1)
 
 

@@ -220,7 +220,7 @@ def pause(ctx: typer.Context) -> None:
         rows=part_rows(left),
         plan=group.as_json(),
         question=f"Pause rebalance {group.id} before its next move?",
-        carry_out=lambda _: groups.pause(topology, group),
+        carry_out=lambda _: groups.record(topology, group, groups.PAUSE),
         nothing=f"rebalance {group.id} is finished",
         done=lambda _: (
             f"rebalance {group.id} stops before its next move; `shardctl rebalance resume` goes on"

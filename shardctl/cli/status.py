@@ -137,8 +137,7 @@ def unreached(found: Status) -> list[str]:
         for p in found.poolers
         if p.waits_for
     ]
-    if found.stale:
-        stale = "; ".join(found.stale)
+    if stale := found.stale:
         lines.append(f"old topology (use the newest file, or `shardctl topology pull`): {stale}")
     older = [n.name for n in found.nodes if 0 < (n.map_version or 0) < (found.map_version or 0)]
     lines += [f"older map (run `shardctl init`): {', '.join(older)}"] if older else []

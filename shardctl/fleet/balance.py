@@ -97,7 +97,7 @@ def plan(fleet: Fleet, *, threshold: float, max_moves: int | None = None) -> Bal
 
 
 def _in_order(now: _Pass, left: list[Step], most: int) -> list[Step]:
-    """Let the step that improves most come first; end where fewer leave the fleet better.
+    """Let the step that improves most come first; of a part, take none that does not improve.
 
     So moves that are planned one at a time never go round in a circle. Leaves `now` behind them.
     """
@@ -112,19 +112,14 @@ def _in_order(now: _Pass, left: list[Step], most: int) -> list[Step]:
 
     ordered: list[Step] = []
     whole = len(left) <= most
-    found = best = (0, 0.0)
-    length = 0
     while left and len(ordered) < most:
         step = max(left, key=gain)
-        found = (found[0] + gain(step)[0], found[1] + gain(step)[1])
+        if not whole and gain(step) <= (0, 0.0):
+            break
         left.remove(step)
         ordered.append(step)
         now.shift(step.source, step.target, loads[step])
-        if found > best or whole:
-            best, length = found, len(ordered)
-    for step in ordered[length:]:
-        now.shift(step.target, step.source, loads[step])
-    return ordered[:length]
+    return ordered
 
 
 class _Pass:
@@ -161,28 +156,22 @@ class _Pass:
         The heaviest node, and among these the shard's own, then one that is soon emptied.
         """
         places = self.fleet.nodes
-        weights = sorted((p.weight for p in places.values() if p.weight > 0), reverse=True)
-        order = sorted(self.load, key=lambda shard: (-self.load[shard], shard))
-        rest, count = sum(self.load.values()), 0
-        while count < min(len(weights) - 1, len(order)):
-            load = self.load[order[count]]
-            if load * sum(weights[count:]) <= rest * weights[count]:
+        free = {node: place.weight for node, place in places.items() if place.weight > 0}
+        rest = sum(self.load.values())
+        found: dict[ShardId, NodeName] = {}
+        for shard in sorted(self.load, key=lambda shard: (-self.load[shard], shard)):
+            here, load = self.owners[shard], self.load[shard]
+            if len(free) < 2 or load * sum(free.values()) <= rest * max(free.values()):
                 break
-            rest, count = rest - load, count + 1
-        large = order[:count]
-        free = {node for node, place in places.items() if place.weight > 0}
-        having = {self.owners[shard] for shard in large}
-        found = {}
-        for shard in large:
-            here = self.owners[shard]
             fitting = [node for node in free if self._fits(shard, node)]
             if not fitting:
                 self.stuck.add(shard)
             found[shard] = min(
                 fitting or [here],
-                key=lambda n: (-places[n].weight, n != here, n in having, self.loads[n], n),
+                key=lambda n: (-places[n].weight, n != here, self.loads[n], n),
             )
-            free.discard(found[shard])
+            free.pop(found[shard], None)
+            rest -= load
         return found
 
     def _fits(self, shard: ShardId, node: NodeName) -> bool:
@@ -249,7 +238,6 @@ class _Pass:
         self._part_large()
         self._settle()
         self._place(self.misplaced())
-        self._settle()
         self._polish()
         # Sums of floats differ by their order.
         return self.distance < (misplaced, off - 1e-9 * sum(self.load.values()))
@@ -303,11 +291,10 @@ class _Pass:
                 self._move(shard, node)
 
     def _best(self, shard: ShardId) -> NodeName | None:
-        """Give the node that is least full with a shard; first those that can give way to it."""
-        load = self.load[shard]
+        """Give the node that is least full with a shard."""
         return min(
-            (n for n in self.common if self._fits(shard, n)),
-            key=lambda n: (self._firm(n) + load > 0, (self.loads[n] + load) / self.shares[n]),
+            (node for node in self.common if self._fits(shard, node)),
+            key=lambda node: (self.loads[node] + self.load[shard]) / self.shares[node],
             default=None,
         )
 

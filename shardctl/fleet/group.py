@@ -201,7 +201,12 @@ def carry_out(path: Path, group: Group, part: Part, options: Options, work: Work
         move = _start(topology, group, part, options, work)
     else:
         return
-    _require_confirmed(service.read(topology).entry(move))
+    if service.read(topology).entry(move).state == "unconfirmed":
+        raise Incomplete(
+            "rebalance_stopped",
+            f"move {move} is unconfirmed, so the rebalance ends here",
+            hint=f"see `shardctl moves show {move}`, then run `shardctl rebalance resume`",
+        )
 
 
 def _start(topology: Topology, group: Group, part: Part, options: Options, work: Work) -> str:
@@ -253,7 +258,7 @@ def check_first(topology: Topology, group: Group, options: Options) -> None:
 
 def begin_again(topology: Topology, group: Group) -> Options:
     """Let a group that was paused or interrupted go on; return the options of its moves."""
-    _record(topology, group, RESUME)
+    record(topology, group, RESUME)
     return options_of(group)
 
 
@@ -264,13 +269,11 @@ def options_of(group: Group) -> Options:
     return replace(options, max_wal_bytes=_group(last).get("max_wal_bytes"))
 
 
-def pause(topology: Topology, group: Group) -> None:
-    """Let whichever terminal runs a group stop before its next move; raises NodeUnavailable."""
-    _record(topology, group, PAUSE)
+def record(topology: Topology, group: Group, command: str) -> None:
+    """Write an event on the sources of the moves that are left; raises NodeUnavailable.
 
-
-def _record(topology: Topology, group: Group, command: str) -> None:
-    """Write an event on the sources of the moves that are left."""
+    By PAUSE, whichever terminal runs the group stops before its next move.
+    """
 
     def one(node: Node) -> None:
         purpose = lock.purpose(command)
@@ -293,15 +296,6 @@ def _require_unpaused(topology: Topology, group: Group, name: NodeName) -> None:
         )
 
 
-def _require_confirmed(entry: Entry) -> None:
-    if entry.state == "unconfirmed":
-        raise Incomplete(
-            "rebalance_stopped",
-            f"move {entry.move.id} is unconfirmed, so the rebalance ends here",
-            hint=f"see `shardctl moves show {entry.move.id}`, then run `shardctl rebalance resume`",
-        )
-
-
 _POLL_S = 0.2
 _PROGRAM = "from shardctl.fleet.group import run_part; run_part()"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -317,32 +311,31 @@ def _carry_out_together(
     begins, and those that run go on to their ends, or are interrupted, too. Raises what they
     raise, and Interrupted.
     """
-    waiting, running = list(parts), list[_Running]()
-    errors: list[ShardctlError] = []
+    waiting, errors = list(parts), list[ShardctlError]()
     passed_on = 0
+    running: dict[Any, tuple[Part, subprocess.Popen[bytes]]] = {}
     with deferred(notice, _FIRST) as interrupt:
         while running or (waiting and not errors and not interrupt.asked):
             while not errors and not interrupt.asked and len(running) < most:
-                busy = {node for move in running for node in move.nodes}
+                busy = {node for part, _ in running.values() for node in (part.source, part.target)}
                 if (part := _next_part(waiting, busy)) is None:
                     break
                 waiting.remove(part)
-                running.append(_Running.start(begin, partial(one, part), part))
-            for ready in wait([move.output.fileno() for move in running], _POLL_S):
-                [ended] = [move for move in running if move.output.fileno() == ready]
-                running.remove(ended)
-                errors += ended.end()
+                process = _started(begin, one, part)
+                running[cast("IO[bytes]", process.stdout).fileno()] = part, process
+            for ready in wait(running, _POLL_S):
+                errors += _ended(*running.pop(ready))
             if interrupt.asked > passed_on:
                 passed_on = interrupt.asked
-                for move in running:
-                    move.process.send_signal(signal.SIGINT)
+                for _, process in running.values():
+                    process.send_signal(signal.SIGINT)
     if errors:
         raise together(errors)
     if waiting:
         raise Interrupted("interrupted", hint="run `shardctl rebalance resume` to go on")
 
 
-def _next_part(waiting: list[Part], busy: set[str]) -> Part | None:
+def _next_part(waiting: list[Part], busy: set[NodeName]) -> Part | None:
     """Choose the first move that has no node with one that runs, or that comes before it."""
     taken = set(busy)
     for part in waiting:
@@ -352,46 +345,38 @@ def _next_part(waiting: list[Part], busy: set[str]) -> Part | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A move that another process carries out; its output are its errors, as JSON."""
+def _started(begin: Begin, one: Callable[..., None], part: Part) -> subprocess.Popen[bytes]:
+    """Let a process carry out a move; signals reach it when it is ready for them."""
+    argv = [sys.executable, "-P", "-c", _PROGRAM]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        # Ctrl-C comes from the parent alone, and once.
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    # The end of its standard input shows the process that this one has ended.
+    given = cast("IO[bytes]", process.stdin)
+    with suppress(BrokenPipeError):  # it has died, as `_ended` finds
+        given.write(pickle.dumps((begin, one, part)))
+        given.flush()
+    return process
 
-    process: subprocess.Popen[bytes]
-    output: IO[bytes]
-    nodes: tuple[str, str]
 
-    @classmethod
-    def start(cls, begin: Begin, job: Callable[..., None], part: Part) -> _Running:
-        """Start a process, which signals reach when it is ready for them."""
-        argv = [sys.executable, "-P", "-c", _PROGRAM]
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        try:
-            # Ctrl-C comes from the parent alone, and once.
-            process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        # The end of its standard input shows the process that this one has ended.
-        given, nodes = cast("IO[bytes]", process.stdin), (part.source, part.target)
-        with suppress(BrokenPipeError):  # it has died, as `end` finds
-            given.write(pickle.dumps((begin, job, nodes)))
-            given.flush()
-        return cls(process, cast("IO[bytes]", process.stdout), nodes)
-
-    def end(self) -> list[ShardctlError]:
-        """Wait until it has ended, and return its errors."""
-        output, _ = self.process.communicate()
-        if output:
-            return [_raised(*one) for one in json.loads(output)]
-        return [
-            Incomplete(
-                "rebalance_stopped",
-                f"the process that moves shards from {' to '.join(self.nodes)} ended without a "
-                f"result (exit code {self.process.returncode})",
-                hint="run `shardctl rebalance status`, then `shardctl rebalance resume`",
-            )
-        ]
+def _ended(part: Part, process: subprocess.Popen[bytes]) -> list[ShardctlError]:
+    """Wait until a process has ended, and return its errors, which it prints as JSON."""
+    output, _ = process.communicate()
+    if output:
+        return [_raised(*one) for one in json.loads(output)]
+    return [
+        Incomplete(
+            "rebalance_stopped",
+            f"the process that moves shards from {part.source} to {part.target} ended without a "
+            f"result (exit code {process.returncode})",
+            hint="run `shardctl rebalance status`, then `shardctl rebalance resume`",
+        )
+    ]
 
 
 def _raised(code: str, message: str, hint: str, exit_code: int) -> ShardctlError:
@@ -402,7 +387,7 @@ def _raised(code: str, message: str, hint: str, exit_code: int) -> ShardctlError
 
 def run_part() -> None:
     """Carry out one move in this process, and print its errors as JSON for its parent."""
-    begin, job, nodes = pickle.load(sys.stdin.buffer)  # noqa: S301  # the parent has written it
+    begin, one, part = pickle.load(sys.stdin.buffer)  # noqa: S301  # the parent has written it
     result = os.fdopen(os.dup(1), "w")  # no program that the move starts inherits it
     os.dup2(2, 1)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -414,14 +399,14 @@ def run_part() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         with begin() as work:
-            job(work=work)
+            one(part, work=work)
     except ShardctlError as error:
         errors = error.parts()
     except KeyboardInterrupt:
-        errors = [Interrupted(f"interrupted: the move from {' to '.join(nodes)}")]
+        errors = [Interrupted(f"interrupted: the move from {part.source} to {part.target}")]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its standard input as it reads
     with suppress(BrokenPipeError), result:  # it may have been killed
-        json.dump([(one.code, one.message, one.hint, one.exit_code) for one in errors], result)
+        json.dump([(e.code, e.message, e.hint, e.exit_code) for e in errors], result)
 
 
 def _end_with_parent() -> None:

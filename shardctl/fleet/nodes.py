@@ -237,11 +237,8 @@ def _prove(topology: Topology, node: Node, *, gone: bool) -> str:
             hint="start its server; if that is permanently lost, "
             f"`shardctl {REMOVE} {name} --gone` takes the maps of all other nodes as proof",
         )
-    proof = (
-        f"{which}, and its own map and schemas prove that node {name} is empty"
-        if unproved is None
-        else f"{unproved}; {which} proves that it owns no shards"
-    )
+    empty = f"{which}, and its own map and schemas prove that node {name} is empty"
+    proof = f"{unproved}; {which} proves that it owns no shards" if unproved else empty
     # By a file that the maps contradict, a live shard would look like a copy to drop.
     problems: list[ShardctlError] = [*refusals.ownership(topology, said)]
     if problems := problems or [*_left(node, held, said.values())]:

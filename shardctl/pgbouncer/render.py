@@ -30,11 +30,6 @@ OWN_SETTINGS = (
     "; Your own settings of this pooler: `shardctl sandbox up` does not change this file.\n"
 )
 
-_BLANKS = " \t\n\v\f\r"  # C's, not Unicode's
-_SECTION = re.compile(r"\[([^\]]*)\]")
-_PAIR = re.compile(r"([^= ]+)[ \t]*=[ \t]*(?:'((?:[^']|'')*)'|([^ ]*))")
-_KEY = re.compile(r"(?:'([^']+)'|([A-Za-z0-9_.*-]+))[ \t]*=[ \t]*(.*)", re.DOTALL)
-
 
 def value_refused(value: str, why: str) -> Refused:
     """Report a value that PgBouncer's file cannot hold without becoming something else."""
@@ -231,30 +226,3 @@ def _user(value: object) -> str:
     if re.search(r"[\s,]", text):
         raise value_refused(text, "a list would read it as two names")
     return text
-
-
-def databases_of(text: str) -> dict[str, str]:
-    r"""Read a file's databases with their connection strings; what is malformed is left out.
-
-    >>> databases_of("[databases]\nx = host=a\n; y =\n[pgbouncer]\nz=1")
-    {'x': 'host=a'}
-    """
-    section, found = "", {}
-    for line in text.split("\n"):
-        rest = line.strip(_BLANKS)
-        while head := _SECTION.match(rest):
-            section = head[1]
-            rest = rest[head.end() :].lstrip(_BLANKS)
-        if section == "databases" and (key := _KEY.fullmatch(rest)):
-            found[key[1] or key[2]] = key[3]
-    return found
-
-
-def pairs(value: str) -> dict[str, str]:
-    """Take a database's connection string apart.
-
-    >>> pairs("host=a port=1 connect_query='SET x TO ''y z'''")
-    {'host': 'a', 'port': '1', 'connect_query': "SET x TO 'y z'"}
-    """
-    found = _PAIR.finditer(value)
-    return {m[1]: m[3] if m[2] is None else m[2].replace("''", "'") for m in found}

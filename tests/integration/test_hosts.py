@@ -31,7 +31,6 @@ def faults(topology: Topology) -> dict[tuple[str | None, str], str]:
     found = hosts.test(topology, Silent())
     wrong = [one for one in found if one.state != "ok"]
     assert all(one.hint for one in wrong)
-    assert hosts.ok(found) == (not any(one.state == "error" for one in found))
     return {(one.server, one.test): one.found for one in wrong}
 
 

@@ -19,7 +19,6 @@ from tests.fixtures.servers.postgres import free_ports, wait_for
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
-    from shardctl.state.ledger import Entry
     from tests.fixtures.fleets.fleet import Fleet
     from tests.fixtures.moves.own import Lab
 
@@ -112,13 +111,13 @@ def test_a_group_of_moves_goes_on_where_it_was_interrupted_or_paused(
         failed(fleet_own.here("rebalance", "apply", "--plan", plan, "--yes"), 3)
     assert states(fleet_own) == ["unfinished", "waiting"]
     with monkeypatch.context() as patch:
-        confirmed = group._require_confirmed
+        unpaused = group._require_unpaused
 
-        def paused_meanwhile(entry: Entry) -> None:
-            confirmed(entry)
+        def paused_meanwhile(*given: Any) -> None:
             assert fleet_own.here("rebalance", "pause", "--yes").returncode == 0
+            unpaused(*given)
 
-        patch.setattr(group, "_require_confirmed", paused_meanwhile)
+        patch.setattr(group, "_require_unpaused", paused_meanwhile)
         failed(fleet_own.here("rebalance", "resume", "--yes"), 3, "is paused")
     assert states(fleet_own) == ["done", "waiting"]
     done = fleet_own.here("rebalance", "resume", "--yes")

@@ -25,8 +25,8 @@ def fleet(fleet_pooled: PooledFleet) -> PooledFleet:
 
 
 def look(fleet: PooledFleet) -> PoolerStatus:
-    [one] = status.observe_poolers(fleet.topology())
-    return one
+    [pooler] = fleet.topology().poolers.values()
+    return status.look_at_pooler(fleet.topology(), pooler)
 
 
 def test_a_pause_names_the_client_whose_transaction_it_waits_for(fleet: PooledFleet) -> None:

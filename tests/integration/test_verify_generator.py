@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shardctl.checks.check import Severity
 from shardctl.ids import generator
 from tests.fixtures.fleets.verify import told, verify
 
@@ -12,11 +11,6 @@ if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
 
 DIFFERING = "shardctl.id_time, shardctl.id_shard, shardctl.id_sequence"
-
-
-def draw(fleet_8: Fleet, node: str, shard: int, count: int) -> None:
-    """Draw ids as an application does."""
-    fleet_8.execute(node, f"SELECT count(shard{shard}.next_id()) FROM generate_series(1, {count})")
 
 
 def test_a_generator_that_only_the_topology_has_is_one_finding_a_node(fleet_8: Fleet) -> None:
@@ -37,7 +31,6 @@ def replaced(shard: int, body: str) -> str:
 
 
 def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet_8: Fleet) -> None:
-    draw(fleet_8, "a", 1, 3000)
     fleet_8.execute(
         "a",
         # The body is checked when it is made, so what it names has to be there.
@@ -73,21 +66,3 @@ def test_each_fault_is_one_finding_and_nothing_else_is_told(fleet_8: Fleet) -> N
         ("generator", "sequence_differs", None, (5,), "next_id_seq"),
         ("structure", "column_differs", None, (0,), "photos.id"),
     ]
-
-
-def test_a_counter_that_was_set_back_is_an_error_and_the_hint_mends_it(
-    fleet_8: Fleet,
-) -> None:
-    draw(fleet_8, "a", 2, 5 * 1024)
-    fleet_8.execute("a", "SELECT setval('shard2.next_id_seq', 3000)")
-    [finding] = verify(fleet_8)
-    assert told([finding]) == [("generator", "register_ahead", None, (2,), "next_id_block")]
-    assert finding.severity is Severity.error
-    fleet_8.execute("a", finding.hint[finding.hint.index("SELECT") :])
-    assert verify(fleet_8) == []
-    draw(fleet_8, "a", 2, 1)
-    assert fleet_8.query("a", "SELECT last_value FROM shard2.next_id_seq") == [(5 * 1024,)]
-    assert verify(fleet_8) == []
-    # The same again does not set a counter back that has gone on.
-    fleet_8.execute("a", finding.hint[finding.hint.index("SELECT") :])
-    assert fleet_8.query("a", "SELECT last_value FROM shard2.next_id_seq") == [(5 * 1024 + 1,)]
