@@ -40,6 +40,30 @@ SELECT 'prepared_transaction', gid,
        jsonb_build_object('age', date_trunc('second', clock_timestamp() - prepared))
 FROM pg_prepared_xacts WHERE database = current_database()
 
+-- name: blocks
+-- How many blocks these tables have; of one that is being altered, what was known: its size waits
+SELECT n.nspname::text, c.relname::text,
+       CASE WHEN c.oid = ANY (ARRAY(SELECT l.relation FROM pg_locks AS l
+                                    WHERE l.mode = 'AccessExclusiveLock' AND l.relation IS NOT NULL))
+            THEN c.relpages
+            ELSE pg_relation_size(c.oid) / current_setting('block_size')::bigint END
+FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS t (schema, name)
+JOIN pg_namespace AS n ON n.nspname = t.schema
+JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = t.name
+
+-- name: open_scan
+-- Begin to read a table; locked first, as the snapshot of a moment before a rewrite would see no rows
+LOCK TABLE ONLY {table} IN ACCESS SHARE MODE;
+DECLARE scan NO SCROLL CURSOR FOR
+SELECT t.ctid, CASE WHEN {odd} THEN set_config('shardctl.odd', 'on', true) END FROM ONLY {table} AS t;
+FETCH scan
+
+-- name: scan_step
+-- Read some rows, then whether one was odd since the last step, then where the next row is
+MOVE {rows} IN scan;
+SELECT current_setting('shardctl.odd', true) = 'on', set_config('shardctl.odd', '', true);
+FETCH scan
+
 -- name: by_key
 -- Part of others: the shard that a row's key belongs to
 shardctl.shard_of({column})
@@ -74,26 +98,27 @@ ORDER BY c.oid
 -- The oldest and the newest id of one table, each from an end of the primary key's index
 SELECT {number}, min({id}), max({id}) FROM ONLY {table}
 
--- name: odd_rows
--- The odd rows of a table by what is odd about them: the least, the shard that this is of, how many
-SELECT code, (min(odd))[1], (min(odd))[2], count(*)
+-- name: odd_row
+-- A row that its shard's generator cannot have made by now, or whose key is of another shard or of none
+{id} >= {limit} OR (({id} >> {sequence_bits}) & {sign_and_shard}) <> {shard}
+OR ({key} IS NOT NULL AND {belongs} IS DISTINCT FROM {shard})
+
+-- name: judged_rows
+-- The odd rows of a part of a table by what is odd about them: how many, one, and whose shard it is of
+SELECT code, count(*), (array_agg(CASE WHEN code IN ('other_key', 'no_key') THEN key ELSE id END))[1],
+       (array_agg(CASE code WHEN 'other_shard' THEN made ELSE belongs END))[1]
 FROM (
-    SELECT code, CASE code WHEN 'other_shard' THEN ARRAY[id, made] WHEN 'not_generated' THEN ARRAY[id]
-                           ELSE ARRAY[key, belongs] END AS odd
+    SELECT id, key, made, belongs,
+           -- One fault a row: a misplaced row's key is elsewhere with it.
+           CASE WHEN id < 0 THEN 'not_generated' WHEN made <> {shard} THEN 'other_shard'
+                WHEN id >= {limit} THEN 'not_generated' WHEN belongs <> {shard} THEN 'other_key'
+                WHEN key IS NOT NULL AND belongs IS NULL THEN 'no_key' END AS code
     FROM (
-        SELECT id, key, made, belongs,
-               -- One fault a row: a misplaced row's key is elsewhere with it.
-               CASE WHEN id < 0 THEN 'not_generated' WHEN made <> {shard} THEN 'other_shard'
-                    WHEN id >= {limit} THEN 'not_generated' WHEN belongs <> {shard} THEN 'other_key'
-                    ELSE 'no_key' END AS code
-        FROM (
-            SELECT {id} AS id, {key} AS key, ({id} >> {sequence_bits}) & {max_shard} AS made,
-                   {belongs} AS belongs
-            FROM ONLY {table} AS t
-            WHERE {id} >= {limit} OR (({id} >> {sequence_bits}) & {sign_and_shard}) <> {shard}
-               OR ({key} IS NOT NULL AND {belongs} IS DISTINCT FROM {shard})
-        ) AS each
-    ) AS judged
-) AS named
+        SELECT {id} AS id, {key} AS key, ({id} >> {sequence_bits}) & {max_shard} AS made,
+               {belongs} AS belongs
+        FROM ONLY {table} AS t {part}
+    ) AS each
+) AS judged
+WHERE code IS NOT NULL
 GROUP BY 1
 ORDER BY 1

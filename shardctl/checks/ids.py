@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from psycopg import errors, sql
 
 from shardctl.checks.check import ERROR, NOTE, QUERIES, WARNING, Check, Rule, Rules
+from shardctl.checks.scan import Scan, belongs
 from shardctl.ids import generator, times
 from shardctl.ids.layout import Layout
 from shardctl.postgres import catalog, patient, queries
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shardctl.checks.check import Finding, Place, View
+    from shardctl.checks.scan import Relation
     from shardctl.topology.model import ShardId, Topology
 
 
@@ -84,9 +87,6 @@ RULES = Rules(
 
 
 Code = Literal["not_generated", "other_shard", "other_key", "no_key", "locked"]
-
-Relation = tuple[str, str]
-"""A schema and a table in it."""
 
 AHEAD_MS = 10_000
 """The allowed lead of ids over their node's clock: the strict generator has one in a burst."""
@@ -219,39 +219,43 @@ def _scan(
     Adds to `odd`. Gives the tables whose keys it compared. Raises what reading the migrations and
     their key columns raises.
     """
-    session, node, progress = place.connection, place.node.name, place.progress
     columns = keys.of_cluster(place.topology, place.migrations)
-    named = catalog.read_keyed(session, list(place.shards), columns)
+    named = catalog.read_keyed(place.connection, list(place.shards), columns)
     keyed = [one for one in named if one.present and one.integer]
     # A partitioned table's rows are its partitions'.
     key_of = {(one.schema, one.name): one for one in keyed if one.kind != "p"}
     homes = dict.fromkeys([*ids, *key_of])
-    progress.expect(node, "reading ids", len(homes), "tables")
-    session.execute("SET max_parallel_workers_per_gather TO 0")
+    reading = Scan(place.connection, place.node.name, "reading ids", homes, place.progress)
     for home in homes:
         key = key_of.get(home)
         shard = place.shards[home[0] if key is None else key.home]
-        values = _values(place.topology, moment, shard, ids.get(home), key and key.column)
-        statement = QUERIES["odd_rows"].format(**values, table=sql.Identifier(*home))
+        column = None if key is None else key.column
+        values = _values(place.topology, moment, shard, ids.get(home), column)
+        found: dict[Code, tuple[int, int, int]] = {}
         try:
-            odd += [Odd(shard, home[1], *found) for found in session.execute(statement)]
+            odd_row = QUERIES["odd_row"].format(**values)
+            reading.read(home, odd_row, partial(_judge_part, place, home, values, found))
         except (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName):
-            pass  # it was there a moment ago
+            continue  # it was there a moment ago
         except errors.LockNotAvailable:
             odd.append(Odd(shard, home[1], "locked"))
-        progress.advance(node)
+        else:
+            odd += [
+                Odd(shard, home[1], code, example, other, count)
+                for code, (count, example, other) in found.items()
+            ]
     return frozenset(one.named for one in keyed)
 
 
 def _values(
     topology: Topology, moment: _Moment, shard: ShardId, id_: str | None, key: str | None
 ) -> dict[str, sql.Composable]:
-    """Give what the statement about one table has in it; one of its two columns may be None."""
+    """Give what the statements about one table have in them; one of its two columns may be None."""
     layout, none = Layout.of(topology.id), sql.SQL("NULL::bigint")
-    column = none if key is None else sql.Identifier("t", key)
+    column = none if key is None else sql.SQL("t.{}").format(sql.Identifier(key))
     is_id = topology.key_rule == "id"
     return {
-        "id": none if id_ is None else sql.Identifier("t", id_),
+        "id": none if id_ is None else sql.SQL("t.{}").format(sql.Identifier(id_)),
         "key": column + sql.SQL("::bigint"),
         "belongs": none if key is None else belongs(topology, column, is_id=is_id),
         "shard": sql.Literal(shard),
@@ -262,13 +266,18 @@ def _values(
     }
 
 
-def belongs(topology: Topology, column: sql.Composable, *, is_id: bool) -> sql.Composed:
-    """Compose the shard that a row belongs to by an id, or by a key; null for an id of no shard."""
-    return QUERIES["by_id" if is_id else "by_key"].format(
-        column=column,
-        count=sql.Literal(topology.shard_count),
-        highest=sql.Literal(Layout.of(topology.id).highest_id),
-    )
+def _judge_part(
+    place: Place,
+    home: Relation,
+    values: Mapping[str, sql.Composable],
+    found: dict[Code, tuple[int, int, int]],
+    part: sql.Composable,
+) -> None:
+    """Add the odd rows of a part of a table: their number, an example and its shard."""
+    statement = QUERIES["judged_rows"].format(**values, table=sql.Identifier(*home), part=part)
+    for code, count, example, other in place.connection.execute(statement):
+        before, *first = found.get(code, (0, example, other))
+        found[code] = (before + count, *first)
 
 
 CHECK = Check(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 from psycopg import sql
 
-from shardctl.checks import ids
+from shardctl.checks import scan
 from shardctl.errors import Misused, Refused, ShardctlError, together
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
@@ -65,7 +65,7 @@ class Table:
         # Where keys are ids, too: shard_of() is an error for what no shard can have made.
         is_id = self.by_id or (self.integer and topology.key_rule == "id")
         column = sql.SQL("t.{}").format(sql.Identifier(self.column))
-        return ids.belongs(topology, column, is_id=is_id)
+        return scan.belongs(topology, column, is_id=is_id)
 
 
 @dataclass(slots=True)
@@ -156,18 +156,18 @@ def search(
         _require_ran(session, of_nodes[node.name], files)
         tables = read_tables(session, of_nodes[node.name], columns, names)
         searched = [t for t in tables.found if not names or not set(names).isdisjoint(t.names)]
-        progress.expect(node.name, "reading rows", len(searched), "tables")
+        relations = [(one.schema, one.name) for one in searched]
+        reading = scan.Scan(session, node.name, "reading rows", relations, progress)
         try:
             for table in searched:
                 try:
                     tables.misplaced += _searched(
-                        session, topology, table, limit=limit, statements=statements
+                        session, topology, reading, table, limit=limit, statements=statements
                     )
                 except psycopg.Error as error:
                     if session.closed:
                         raise
                     tables.problems.append(table_unread(table, error))
-                progress.advance(node.name)
         finally:
             progress.end(node.name)
         return tables
@@ -237,7 +237,13 @@ def read_tables(
 
 
 def _searched(
-    session: Connection, topology: Topology, table: Table, *, limit: int, statements: bool
+    session: Connection,
+    topology: Topology,
+    reading: scan.Scan,
+    table: Table,
+    *,
+    limit: int,
+    statements: bool,
 ) -> Collection[Misplaced]:
     """Search one table; raises psycopg.Error."""
     found: dict[ShardId, Misplaced] = {}
@@ -255,11 +261,16 @@ def _searched(
         "moves": _moves(session, table) if whole else sql.SQL("NULL, NULL"),
     }
 
-    with suppress(psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        for belongs, rows, *example in session.execute(QUERIES["rows"].format(**given)):
+    def part(part: sql.Composable) -> None:
+        for belongs, rows, *example in session.execute(QUERIES["rows"].format(**given, part=part)):
             one = found.setdefault(ShardId(belongs), Misplaced(table, ShardId(belongs)))
             one.rows += rows
-            one.examples.append(Example(*example))
+            if len(one.examples) < limit:
+                one.examples.append(Example(*example))
+
+    odd = sql.SQL("{} <> {}").format(given["belongs"], given["shard"])
+    with suppress(psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        reading.read((table.schema, table.name), odd, part)  # else it was dropped a moment ago
     return found.values()
 
 

@@ -41,22 +41,18 @@ WHERE c.relkind = 'r' AND n.nspname = ANY (%(schemas)s)
 ORDER BY c.relname, n.nspname
 
 -- name: rows
--- Some rows of a table for each other shard that they belong to, and how many there are
-SELECT m.belongs, CASE m.number WHEN 1 THEN m.total ELSE 0 END, example.*
+-- Some rows of a part of a table for each other shard that they belong to, and how many there are
+SELECT m.belongs, CASE m.number WHEN 1 THEN m.total ELSE 0 END, {primary_key}, t.{column}::text, {moves}
 FROM (
     SELECT belongs, place, count(*) OVER (PARTITION BY belongs) AS total,
            row_number() OVER (PARTITION BY belongs ORDER BY primary_key, value) AS number
     FROM (
         SELECT {belongs} AS belongs, t.ctid AS place, {primary_key} AS primary_key, t.{column}::text AS value
-        FROM ONLY {table} AS t
+        FROM ONLY {table} AS t {part}
     ) AS each
     WHERE belongs <> {shard}
-) AS m
+) AS m JOIN ONLY {table} AS t ON t.ctid = m.place
 LEFT JOIN shardctl.map AS s ON s.shard = m.belongs
-CROSS JOIN LATERAL (
-    SELECT {primary_key}, t.{column}::text, {moves} FROM ONLY {table} AS t WHERE t.ctid = m.place
-    OFFSET 0 -- or the planner would join all rows
-) AS example
 WHERE m.number <= {limit}
 ORDER BY m.belongs, m.number
 
