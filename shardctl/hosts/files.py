@@ -104,7 +104,8 @@ def replace(host: Host, new: Path, path: Path | str, *, user: str | None = None)
 
 def remove(host: Host, path: Path, *, user: str | None = None) -> None:
     """Remove a file, there or not; raises FileRefused."""
-    _carry_out(host, "remove", path, user=user)
+    with named(path):
+        host.run(["rm", "-f", "--", str(path)], user=user, timeout=_SECONDS)
 
 
 def place(host: Host, path: Path, *, user: str | None = None) -> Place:
@@ -115,7 +116,9 @@ def place(host: Host, path: Path, *, user: str | None = None) -> Place:
 
 def place_of(host: Host, path: Path, *, user: str | None = None) -> str:
     """Name a file, there or not, without links; raises FileRefused."""
-    return _carry_out(host, "name", path, user=user).rstrip("\n")
+    with named(path):
+        argv = ["readlink", "-m", "-n", "--", str(path)]
+        return host.run(argv, user=user, timeout=_SECONDS).stdout
 
 
 def size(host: Host, path: Path | str, *, user: str | None = None) -> int:

@@ -49,10 +49,6 @@ write() { # path, bytes, ends of the names of new and old file, file with mode a
     sync "$(dirname -- "$target")"
 }
 
-remove() { # path
-    exec rm -f -- "$1"
-}
-
 # Machine, device and inode of its directory, and its name without links.
 place() { # path
     follow "$1"
@@ -62,10 +58,6 @@ place() { # path
     [ ! -e "$target" ] || [ -f "$target" ] || refuse 1 "$target: is not a regular file"
     IFS= read -r machine < /proc/sys/kernel/random/boot_id || machine=$(uname -n)
     printf '%s %s\n%s' "$machine" "$(stat -L -c %d:%i -- "$folder")" "$target"
-}
-
-name() { # path
-    readlink -f -- "$1" || printf '%s' "$1"
 }
 
 size() { # path

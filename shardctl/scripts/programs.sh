@@ -1,17 +1,13 @@
 # shardctl's look at directories with PostgreSQL's programs: a line for each, with its name, its
 # name without links, what it lacks, and its version. It needs a POSIX shell and coreutils.
-# None for a second name of the same: it costs some milliseconds to let a postgres say anything.
 
 IFS=:
 needed=$1 # programs, the first of which tells the version
 first=${1%%:*}
 shift
 
-seen=:
 see() { # directory
     real=$(readlink -f -- "$1")
-    case "$seen" in *":$real:"*) return ;; esac
-    seen="$seen$real:"
     lacking=
     [ -d "$1" ] || lacking=directory
     for program in $needed; do
