@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from shardctl import libpq
 from shardctl.errors import Misused
-from shardctl.libpq import LIVELINESS
 from shardctl.pgbouncer import console
 from shardctl.postgres import queries
 from shardctl.topology import aliases
@@ -66,10 +66,9 @@ class ClientRoute:
         """Return the connection string of a client's session with a shard or a node."""
         if self.kind == "direct":
             node = self.topology.nodes[to]  # type: ignore[index]  # a node
-            given = LIVELINESS | dict(self.topology.database.options)
-            given |= {"host": node.host, "port": node.port, "user": role(self.topology)}
-            given |= {"dbname": self.topology.database.name, "application_name": PURPOSE}
-            return make_conninfo("", **given)
+            more = {"dbname": self.topology.database.name, "application_name": PURPOSE}
+            user, options = role(self.topology), self.topology.database.options
+            return libpq.conninfo(node, options, user=user, **more)
         pooler = self.poolers[client % len(self.poolers)]
         if self.kind == "shard":
             alias = self.topology.schema(to)  # type: ignore[arg-type]  # a shard

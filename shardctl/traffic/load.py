@@ -154,11 +154,7 @@ class Load:
             over = self._join(due + late - time.perf_counter())
             reached = [len(record.ended) for record in self._records]
             if not over or reached != firsts:
-                yield report.spread(
-                    one
-                    for record, first, last in zip(self._records, firsts, reached, strict=True)
-                    for one in report.done(record, first, last)
-                )
+                yield report.spread(self._records, firsts, reached)
             if over or due > self._course.ends + PATIENCE_S:
                 return
             firsts, due = reached, due + 1

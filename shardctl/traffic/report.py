@@ -6,13 +6,13 @@ import math
 from array import array
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from shardctl.topology.model import ShardId
 from shardctl.traffic.record import OK, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from shardctl.topology.model import NodeName
     from shardctl.traffic.client_routes import Aliases
@@ -153,15 +153,6 @@ def failures(records: Sequence[Record]) -> tuple[Failure, ...]:
     return tuple(sorted(found, key=lambda failure: -failure.count))
 
 
-class Done(NamedTuple):
-    """An operation that has ended; `ended` is in seconds since the start of the load."""
-
-    shard: ShardId
-    ok: bool
-    duration: float
-    ended: float
-
-
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Latencies of some operations, in ms; None without operations.
@@ -210,22 +201,12 @@ def percentile(ordered: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def done(record: Record, first: int = 0, last: int | None = None) -> Iterator[Done]:
-    """Yield a client's operations from number `first` to before `last`.
-
-    None is all until now, while the client continues.
-    """
-    # `ended` is appended last: its length is valid for all arrays.
-    for i in range(first, len(record.ended) if last is None else last):
-        ok = record.outcomes[i] == OK
-        yield Done(ShardId(record.where[i]), ok, record.durations[i], record.ended[i])
-
-
-def spread(operations: Iterable[Done]) -> Spread:
-    """Sum up operations."""
+def spread(records: Iterable[Record], firsts: Sequence[int], lasts: Sequence[int]) -> Spread:
+    """Sum up the operations of each client from one number to before another."""
     found = _Sum()
-    for one in operations:
-        found.add(one)
+    for record, first, last in zip(records, firsts, lasts, strict=True):
+        for number in range(first, last):
+            found.add(record, number)
     return found.spread()
 
 
@@ -235,10 +216,9 @@ def measure(records: Iterable[Record], moved: Collection[ShardId]) -> Latencies:
     seconds: dict[int, _Sum] = defaultdict(_Sum)
     shards: dict[ShardId, _Sum] = defaultdict(_Sum)
     for record in records:
-        for one in done(record):
-            overall.add(one)
-            seconds[int(one.ended)].add(one)
-            shards[one.shard].add(one)
+        for number, (shard, ended) in enumerate(zip(record.where, record.ended, strict=True)):
+            for found in (overall, seconds[int(ended)], shards[ShardId(shard)]):
+                found.add(record, number)
     return Latencies(
         overall.spread(),
         # Seconds in which no operation ended are included: they show stalls.
@@ -257,11 +237,12 @@ class _Sum:
         self.longest = 0.0
         self._good = array("f")
 
-    def add(self, one: Done) -> None:
+    def add(self, record: Record, number: int) -> None:
+        duration = record.durations[number]
         self.count += 1
-        self.longest = max(self.longest, one.duration)
-        if one.ok:
-            self._good.append(one.duration)
+        self.longest = max(self.longest, duration)
+        if record.outcomes[number] == OK:
+            self._good.append(duration)
         else:
             self.errors += 1
 
