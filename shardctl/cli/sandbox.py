@@ -15,7 +15,7 @@ from shardctl.cli.context import Settings, load_topology, topology_file
 from shardctl.cli.options import Duration, Report, ReportOption, duration_option
 from shardctl.cli.output import confirm, emit, plural, print_json, print_line, print_table, say
 from shardctl.cli.progress import bars
-from shardctl.errors import Problems, ShardctlError, UsageError
+from shardctl.errors import UsageError
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -266,12 +266,13 @@ def traffic(
     Every second it prints, on standard error, the time, operations a second, their latencies, and
     errors. Exit code 1 if an operation failed, or a row is lost, duplicated, or on the wrong node.
     """
+    from shardctl.sandbox import servers
     from shardctl.topology import routes
     from shardctl.traffic.client_routes import TABLE
     from shardctl.traffic.load import Load
 
     topology = load_topology(ctx)
-    require_local(topology)
+    servers.require_local(topology, managed=False)
     for unfit, why in (
         (logins is not None and not connect, "--logins works only with --connect"),
         (rate is not None and connect and clients is None, "--rate works only with clients"),
@@ -313,20 +314,6 @@ def traffic(
         show(found)
     if not found.ok:
         raise typer.Exit(1)
-
-
-def require_local(topology: Topology) -> None:
-    """Refuse a topology with servers on other machines; raises Problems."""
-    from shardctl.hosts import ports
-    from shardctl.sandbox.servers import not_local
-
-    errors: list[ShardctlError] = [
-        not_local(node.name, f"host {node.host} is not a loopback address")
-        for node in topology.nodes.values()
-        if not ports.is_loopback(node.host)
-    ]
-    if errors:
-        raise Problems(errors)
 
 
 def _foresee(

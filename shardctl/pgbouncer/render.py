@@ -147,12 +147,18 @@ pidfile = {_whole(pid_file)}
 
 
 def access(names: Collection[str]) -> str:
-    """Write the file by which these users need a password, and all others none."""
+    """Write the rules by which these users and replication need a password, and others none.
+
+    They are for a server, and for a pooler, which reads the same format.
+    """
     listed = ",".join(quote_identifier(_one_line(name)) for name in names)
-    rules = ((listed, "scram-sha-256"), ("all", "trust"))
-    lines = [
-        f"host all {who} {where} {how}\n" for who, how in rules for where in ("0.0.0.0/0", "::/0")
-    ]
+    everywhere = ("local {}", "host {} 0.0.0.0/0", "host {} ::/0")
+    rules = (
+        (f"all {listed}", "scram-sha-256"),
+        ("replication all", "scram-sha-256"),
+        ("all all", "trust"),
+    )
+    lines = [f"{way.format(who)} {how}\n" for who, how in rules for way in everywhere]
     return f"# {SANDBOX}.\n" + "".join(lines)
 
 

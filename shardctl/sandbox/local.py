@@ -15,8 +15,8 @@ from shardctl.errors import Refused
 from shardctl.hosts import accounts, files, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.hosts.local import Local
-from shardctl.ids.generator import quote_identifier
 from shardctl.meter import listed
+from shardctl.pgbouncer import render
 from shardctl.postgres import configuration
 from shardctl.postgres.hosted import HostedServer, PidFile, log_of, server_elsewhere
 
@@ -80,7 +80,7 @@ class LocalServer(HostedServer):
             return False
         accounts.own(self.data_directory.parent, self.account)
         words = self.binaries.program("initdb"), superuser, str(passfile or ""), marker
-        rules = _access(secret) if passfile is not None else ""
+        rules = render.access(secret) if passfile is not None else ""
         with self._alone() as held:
             if self._is_made():  # another has been quicker
                 return False
@@ -190,16 +190,3 @@ def _run(
         reason = error.completed.stderr.strip().rpartition("\n")[2]
         raise accounts.directory_refused(data_directory, reason) from error
     return done.stdout
-
-
-def _access(secret: Collection[str]) -> str:
-    """Write a pg_hba.conf by which these roles and replication need a password, and others none."""
-    names = ",".join(map(quote_identifier, secret))
-    everywhere = ("local {}", "host {} 0.0.0.0/0", "host {} ::/0")
-    rules = (
-        (f"all {names}", "scram-sha-256"),
-        ("replication all", "scram-sha-256"),
-        ("all all", "trust"),
-    )
-    lines = [f"{way.format(who)} {how}\n" for who, how in rules for way in everywhere]
-    return "# `shardctl sandbox up` wrote this file.\n" + "".join(lines)

@@ -71,35 +71,33 @@ def render(
             f"{nodes} nodes need at least {nodes} shards, found --shards {shards}",
             hint=f"give at most --nodes {shards}, and use --spare for nodes without shards",
         )
-    root = str(data_root) if data_root is not None else ".sandbox"
-    owned = [ranges.of(run) for run in spread(shards, nodes)]
-    owned += ["none"] * spare
-    lines = [
-        f"# A sandbox: {shards} shards on {nodes} local servers"
-        + (f", {spare} spare." if spare else "."),
-        "# Start the servers with `shardctl sandbox up`, then run `shardctl init`.",
-        f"cluster: {cluster}",
-        "",
-        "shards:",
-        f"  count: {shards}",
-        "",
-        "database:",
-        "  name: app",
-        "  user: postgres",
-        "  app_roles: [app]",
-        *(["  migrations: migrations/"] if migrations else []),
-        "",
-        "nodes:",
-        *(
-            f"  {node_name(index)}: {{host: {HOST}, port: {port + 1 + index}, shards: {text}, "
-            f"data_directory: {root}/{node_name(index)}}}"
-            for index, text in enumerate(owned)
-        ),
-        "",
-        "poolers:",
-        f"  p1: {{host: {HOST}, port: {port}, config: {root}/p1/pgbouncer.ini, {_ALIASES}}}",
-    ]
-    return "\n".join(lines) + "\n"
+    root = data_root or ".sandbox"
+    spares = f", {spare} spare" if spare else ""
+    owned = [*(ranges.of(run) for run in spread(shards, nodes)), *["none"] * spare]
+    listed = "".join(
+        f"  {node_name(index)}: {{host: {HOST}, port: {port + 1 + index}, shards: {text}, "
+        f"data_directory: {root}/{node_name(index)}}}\n"
+        for index, text in enumerate(owned)
+    )
+    migrated = "  migrations: migrations/\n" if migrations else ""
+    return f"""\
+# A sandbox: {shards} shards on {nodes} local servers{spares}.
+# Start the servers with `shardctl sandbox up`, then run `shardctl init`.
+cluster: {cluster}
+
+shards:
+  count: {shards}
+
+database:
+  name: app
+  user: postgres
+  app_roles: [app]
+{migrated}
+nodes:
+{listed}
+poolers:
+  p1: {{host: {HOST}, port: {port}, config: {root}/p1/pgbouncer.ini, {_ALIASES}}}
+"""
 
 
 def node_name(index: int) -> str:

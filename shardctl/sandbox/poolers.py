@@ -153,12 +153,8 @@ class Server:
         try:
             Local().run([self.program, "-d", str(self.pooler.config)], user=self.account)
         except CommandFailed as error:
-            if self.running() is None:  # else another `sandbox up` was quicker
-                lines = (
-                    files.tail(Local(), self.log, since=since)
-                    or error.completed.stderr.splitlines()
-                )
-                raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
+            lines = files.tail(Local(), self.log, since=since) or error.lines
+            raise pooler_did_not_start(self.pooler.name, self.log, lines) from error
         self._wait(since=since)
         return "started"
 
@@ -171,7 +167,7 @@ class Server:
         with contextlib.suppress(CommandFailed):  # it has just ended
             Local().run(["kill", "-s", "KILL", str(pid)], user=self.account)
         deadline = time.monotonic() + _SECONDS
-        while not _is_over(pid) and time.monotonic() < deadline:
+        while self._is(pid) and time.monotonic() < deadline:
             time.sleep(_POLL)
         return True
 
@@ -277,15 +273,6 @@ class Server:
                 lines = files.tail(Local(), self.log, since=since) or [reason]
                 raise pooler_did_not_start(self.pooler.name, self.log, lines)
             time.sleep(_POLL)
-
-
-def _is_over(pid: int) -> bool:
-    """Return whether a process has no connections any more; it may stay as a zombie."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]  # proc(5)
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,15 +214,15 @@ def status_of(node: Node) -> State:
     return State(node, "up" if found.ready else waits, seen.major, found.pid, found.port, seen.ours)
 
 
-def require_local(topology: Topology) -> None:
-    """Raise Problems unless `up` can serve this topology."""
+def require_local(topology: Topology, *, managed: bool = True) -> None:
+    """Raise Problems unless all nodes are here and, if `managed`, `up` can serve them."""
     errors: list[ShardctlError] = []
     for node in topology.nodes.values():
         if not ports.is_loopback(node.host):
             errors.append(not_local(node.name, f"host {node.host} is not a loopback address"))
-        elif node.ssh is not None:
+        elif managed and node.ssh is not None:
             errors.append(not_local(node.name, "shardctl reaches it over ssh"))
-        elif node.shards and node.data_directory is None:
+        elif managed and node.shards and node.data_directory is None:
             errors.append(no_data_directory(node.name))
     if errors:
         raise Problems(errors)
