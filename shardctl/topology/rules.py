@@ -153,10 +153,8 @@ def keywords(data: Any) -> Iterator[Finding]:
     for where in OPTIONS:
         for key in section(data, *where):
             if key in ELSEWHERE:
-                yield Finding((*where, key), f"set {ELSEWHERE[key]} instead", "key")
-
-
-_MAX_PARTS = 10
+                said = "set host, port, name or user of the node or the database instead"
+                yield Finding((*where, key), said, "key")
 
 
 def ownership(data: Any) -> Iterator[Finding]:
@@ -196,7 +194,7 @@ def ownership(data: Any) -> Iterator[Finding]:
 
 
 def _brief(found: Iterable[ranges.Range]) -> str:
-    return listed(ranges.render(found).split(","), most=_MAX_PARTS)
+    return listed(ranges.render(found).split(","))
 
 
 def addresses(data: Any) -> Iterator[Finding]:

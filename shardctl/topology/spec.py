@@ -23,13 +23,8 @@ NO_SECRETS = (
     "`service: NAME` here)"
 )
 
-ELSEWHERE = {
-    "host": "nodes.NAME.host",
-    "hostaddr": "nodes.NAME.host",
-    "port": "nodes.NAME.port",
-    "dbname": "database.name",
-    "user": "database.user",
-}
+ELSEWHERE = frozenset({"host", "hostaddr", "port", "dbname", "user"})
+"""Keywords of libpq for which a node, or the database, has a key."""
 SECRETS = frozenset({"oauth_client_secret", "scram_client_key", "scram_server_key"})
 # Server parameters that speak of passwords and hold none.
 _HARMLESS = re.compile(

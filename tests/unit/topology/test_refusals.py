@@ -80,7 +80,7 @@ CHANGES = [
     (("name: app", "name: template1"), "4:18: database.name: template1 is a template database of PostgreSQL; choose another name"),
     (("name: app", f"name: {'a' * 64}"), f"4:18: database.name: '{'a' * 40}...' is 64 bytes long; a name has at most 63"),
     (("  a: ", "  a b: "), f"6:3: nodes.a b: 'a b' is not a valid name for a node: {NAME}"),
-    (("name: app", "name: app, options: {hostaddr: x}"), "4:33: database.options.hostaddr: set nodes.NAME.host instead"),
+    (("name: app", "name: app, options: {hostaddr: x}"), "4:33: database.options.hostaddr: set host, port, name or user of the node or the database instead"),
     # passwords
     (("name: app", "name: app, password: hunter2"), f"4:23: database.password: {NO_PASSWORDS}"),
     (("name: app", "name: app, options: {sslpassword: hunter2}"), f"4:33: database.options.sslpassword: {NO_PASSWORDS}"),
