@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.meter import Held
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state.journal import QUERIES
 
@@ -50,13 +49,6 @@ class MoveProgress:
     wal_bytes: int | None
     wal_limit_bytes: int | None
     at: datetime
-
-    @property
-    def held(self) -> Held | None:
-        """The WAL that the source holds back, if it is known."""
-        if self.wal_bytes is None:
-            return None
-        return Held(self.wal_bytes, self.wal_limit_bytes, self.lag_bytes)
 
 
 def read(session: Connection) -> dict[str, MoveProgress]:
@@ -97,6 +89,8 @@ def kept(
     not waited for.
     """
     ended = threading.Event()
+    for key in shown.at_work():  # of an earlier step, such as a comparison that left out tables
+        shown.end(key)
 
     def keep() -> None:
         while not ended.is_set():

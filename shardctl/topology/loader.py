@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import grp
 import os
 import pwd
@@ -20,7 +19,7 @@ from shardctl.topology import marks, rules
 from shardctl.topology.build import build
 from shardctl.topology.marks import BadYaml, Mark, decode
 from shardctl.topology.problems import Finding, Loc, TopologyInvalid, TopologyMissing, dotted
-from shardctl.topology.spec import FileSection, Section
+from shardctl.topology.spec import FileSection
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
@@ -33,14 +32,7 @@ MOST_BYTES = 1 << 20
 Reading a MiB takes up to 3 s and 140 MB of memory.
 """
 
-_EXPECTED = "expected keys and values, as `shardctl sandbox new` writes them"
 _RANGE = re.compile(r" *[0-9]+( *- *[0-9]+)? *")
-_KEYS = {
-    info.alias or name
-    for section in Section.__subclasses__()
-    for name, info in section.model_fields.items()
-}
-"""The keys of all sections."""
 
 
 def load_trusted(path: Path) -> Topology:
@@ -81,7 +73,7 @@ def parse(content: bytes, path: Path) -> Topology:
     except BadYaml as error:
         raise _invalid(path, [(error.mark, Finding((), error.message))]) from error
     if not isinstance(document.data, dict):
-        top = Finding((), _EXPECTED)
+        top = Finding((), "expected keys and values, as `shardctl sandbox new` writes them")
         raise _invalid(path, [*document.flaws, (document.place(top), top)])
     folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
     content_model, findings = _findings(document)
@@ -168,20 +160,15 @@ def _finding(detail: Any) -> Finding:
     if kind == "missing":
         return Finding(loc, "missing", "key")
     if kind == "extra_forbidden":
-        return Finding(loc, _unknown(str(loc[-1])), "key")
+        said = "unknown key"
+        if _RANGE.fullmatch(str(loc[-1])):  # {shards: 0-1,3} is YAML for two keys
+            said += '; within { } a list of shards needs quotes: shards: "0-1,3"'
+        return Finding(loc, said, "key")
     if kind == "value_error":
         return Finding(loc, str(detail["ctx"]["error"]))
     if kind in ("model_type", "dict_type"):
         return Finding(loc, "expected keys and values")
     return Finding(loc, detail["msg"])
-
-
-def _unknown(key: str) -> str:
-    # {shards: 0-1,3} is YAML for two keys; no one writes that on purpose.
-    if _RANGE.fullmatch(key):
-        return 'unknown key; within { } a list of shards needs quotes: shards: "0-1,3"'
-    near = difflib.get_close_matches(key.lower(), _KEYS - {key}, n=1)
-    return f"unknown key; did you mean {near[0]}?" if near else "unknown key"
 
 
 def _invalid(path: Path, findings: list[tuple[Mark, Finding]]) -> TopologyInvalid:
