@@ -111,10 +111,12 @@ def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
             hint="use a newer shardctl; this one does not write to that node",
         )
     if (state.cluster, state.node) != (topology.cluster, node):
+        # A wrong `cluster:` is the same of all nodes, and so reported once.
+        other = "" if state.node == node else f"node {state.node} "
         raise node_unfit(
             node,
-            f"the server is node {state.node} of cluster {state.cluster}, and the topology is of "
-            f"cluster {topology.cluster}",
+            f"the server is {other}of cluster {state.cluster}, and the topology of "
+            f"{topology.cluster}",
             hint="correct the node's host and port in the topology, or its `cluster:`",
         )
     if differences := state.differences(topology):

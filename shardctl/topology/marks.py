@@ -97,8 +97,7 @@ class Document:
             if loc in self.keys:
                 return self.keys[loc]
             loc, at = loc[:-1], "key"
-        root = self.values.get(())
-        return root.mark if root else _START
+        return self.values[()].mark if () in self.values else _START
 
     def flaw(self, mark: Mark, loc: Loc, message: str) -> None:
         """Note what a topology does not allow."""
