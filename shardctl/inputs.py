@@ -20,11 +20,8 @@ def read(path: Path, most: int) -> bytes:
     Raises OSError, whose `strerror` also names another kind of file, or too large a one.
     """
     with open(path, "rb", opener=_open) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if found.st_size > most:
-            raise _too_large(most)
         return whole(file, most)
 
 
@@ -32,7 +29,7 @@ def whole(file: IO[bytes], most: int) -> bytes:
     """Give what is left in a file or pipe; raises OSError for more than `most` bytes."""
     content = file.read(most + 1)
     if len(content) > most:
-        raise _too_large(most)
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes")
     return content
 
 
@@ -55,7 +52,3 @@ def others_may_write(mode: int, owner: str, group: str) -> bool:
 def _open(path: str, flags: int) -> int:
     """Open a file without waiting: a FIFO to which no program writes would never open."""
     return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _too_large(most: int) -> OSError:
-    return OSError(errno.EFBIG, f"it is larger than {most:,} bytes")

@@ -65,7 +65,9 @@ def conninfo(
     return make_conninfo("", **given | {"host": at.host, "port": at.port, "user": user} | more)
 
 
-def for_replication(source: Node, database: Database, name: str, **more: str | int) -> str:
+def for_replication(
+    source: Node, database: Database, name: str, *, user: str | None = None, **more: str | int
+) -> str:
     """Write the connection string by which a target's server or host replicates; no password.
 
     `name` becomes the application_name. The password comes from a passfile there: ~/.pgpass, or
@@ -73,10 +75,9 @@ def for_replication(source: Node, database: Database, name: str, **more: str | i
     this machine's or shardctl's own in `database.options`. Raises option_invalid.
     """
     own = {name: value for name, value in database.options.items() if name not in _OF_THIS_MACHINE}
-    given = {"user": database.replication_user, "application_name": name} | more
-    user = str(given.pop("user"))
+    options, user = own | dict(database.subscription_options), user or database.replication_user
     try:
-        return conninfo(source, own | dict(database.subscription_options), user=user, **given)
+        return conninfo(source, options, user=user, application_name=name, **more)
     except psycopg.ProgrammingError as error:
         raise Misused(
             "option_invalid",
@@ -181,17 +182,14 @@ class Wire:
 
     def results(self, seconds: float | None = None) -> Iterator[PGresult]:
         """Give the results as they come; raises OperationalError where one takes too long."""
-        while (result := self.result(seconds)) is not None:
-            yield result
-
-    def result(self, seconds: float | None = None) -> PGresult | None:
-        """Wait for the next result, None at the end of the message; raises as `results`."""
-        if seconds is None:
-            while self.pgconn.is_busy():
+        while True:
+            while seconds is None and self.pgconn.is_busy():
                 self.take()
-        elif not self.answered(seconds):
-            raise psycopg.OperationalError(f"no response within {seconds:g} s")
-        return self.pgconn.get_result()
+            if seconds is not None and not self.answered(seconds):
+                raise psycopg.OperationalError(f"no response within {seconds:g} s")
+            if (result := self.pgconn.get_result()) is None:
+                return
+            yield result
 
 
 class Sent(Wire):

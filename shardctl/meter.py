@@ -5,19 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 BYTES = "bytes"
 """The unit of a phase that counts bytes; any other unit is a noun in the plural."""
 
 WINDOW_S = 15.0
 """The rate is that of the last seconds, so a rate of an earlier time is never shown."""
-_KNOWN = 3
-"""So many steps show how fast a phase is."""
 _LEAST_S = 0.5
 _BETWEEN_S = 0.2
 
@@ -116,81 +114,55 @@ class Reading:
     held: Held | None = None
 
 
-class Meter:
-    """Counts one phase."""
+@dataclass(slots=True)
+class _Meter:
+    """What is counted of one phase."""
 
-    def __init__(
-        self, phase: str, total: int, unit: str = "", *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._phase, self.total, self._unit, self._clock = phase, total, unit, clock
-        self._began = clock()
-        self._samples = deque([(self._began, 0)])
-        self._done = self._steps = 0
-        self._waits: tuple[str, float] | None = None
-        self._ended = False
-        self.held: Held | None = None
-        """The WAL that is held back for the work, where somebody looks."""
-
-    def advance(self, done: int) -> None:
-        """Count `done` more units."""
-        if done <= 0:
-            return
-        self._done += done
-        self._steps += 1
-        now = self._clock()
-        if now - self._samples[-1][0] < _BETWEEN_S and len(self._samples) > 1:
-            self._samples[-1] = (self._samples[-1][0], self._done)
-        else:
-            self._samples.append((now, self._done))
-
-    def waits(self, reason: str | None) -> None:
-        """Note what the work waits for; the time runs on while that stays the same."""
-        if reason is None:
-            self._waits = None
-        elif self._waits is None or self._waits[0] != reason:
-            self._waits = (reason, self._clock())
-
-    def end(self) -> None:
-        """Note that nothing more is to be done."""
-        self._waits, self._ended = None, True
+    phase: str
+    total: int
+    unit: str
+    began: float = field(default_factory=time.monotonic)
+    done: int = 0
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    waits: tuple[str, float] | None = None
+    ended: bool = False
+    held: Held | None = None
 
     def read(self) -> Reading:
         """Give the figures of this moment."""
-        now = self._clock()
-        left = max(self.total - self._done, 0)
-        over = self._ended or (self.total > 0 and left == 0)
-        unknown = over or self._waits or self._steps < _KNOWN
-        rate = None if unknown else self._rate(now) or None
+        now = time.monotonic()
+        left = max(self.total - self.done, 0)
+        over = self.ended or (self.total > 0 and left == 0)
+        rate = None if over or self.waits else self._rate(now) or None
         return Reading(
-            self._phase,
-            self._unit,
-            self._done,
+            self.phase,
+            self.unit,
+            self.done,
             self.total,
-            now - self._began,
+            now - self.began,
             rate,
             left / rate if rate and self.total else None,
-            self._waits[0] if self._waits else None,
-            now - self._waits[1] if self._waits else None,
-            over and not self._waits,
+            self.waits[0] if self.waits else None,
+            now - self.waits[1] if self.waits else None,
+            over and not self.waits,
             self.held,
         )
 
     def _rate(self, now: float) -> float | None:
         """Give units a second since the window began; it falls by itself where nothing comes."""
-        while len(self._samples) > 1 and self._samples[1][0] <= now - WINDOW_S:
-            self._samples.popleft()
-        since, before = self._samples[0]
+        while len(self.samples) > 1 and self.samples[1][0] <= now - WINDOW_S:
+            self.samples.popleft()
+        since, before = self.samples[0]
         elapsed = now - max(since, now - WINDOW_S)
-        return (self._done - before) / elapsed if elapsed >= _LEAST_S else None
+        return (self.done - before) / elapsed if elapsed >= _LEAST_S else None
 
 
 class Meters:
     """Keeps the figures of each key, such as a node; threads may report and read at once."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._of: dict[str, Meter] = {}
+        self._of: dict[str, _Meter] = {}
 
     def expect(self, key: str, phase: str, total: int, unit: str = "") -> None:
         """Begin `phase` of `key` with `total` units to come, 0 where not known.
@@ -198,12 +170,16 @@ class Meters:
         `unit` is BYTES, or what is counted, in the plural.
         """
         with self._lock:
-            self._of[key] = Meter(phase, total, unit, clock=self._clock)
+            self._of[key] = one = _Meter(phase, total, unit)
+            one.samples.append((one.began, 0))
 
     def advance(self, key: str, done: int = 1) -> None:
-        """Count `done` more units of the phase."""
+        """Count `done` more units of the phase, if it is more than none."""
         with self._lock:
-            self._of[key].advance(done)
+            one, now = self._of[key], time.monotonic()
+            one.done += max(done, 0)
+            soon = len(one.samples) > 1 and now - one.samples[-1][0] < _BETWEEN_S
+            one.samples.append((one.samples.pop()[0] if soon else now, one.done))
 
     def correct(self, key: str, total: int) -> None:
         """Set the total of the phase."""
@@ -211,10 +187,13 @@ class Meters:
             self._of[key].total = total
 
     def waits(self, key: str, reason: str | None) -> None:
-        """Note what `key` waits for, None for nothing; a key that has no phase is left out."""
+        """Note what `key` waits for, None for nothing; the time runs on while that is the same.
+
+        A key that has no phase is left out.
+        """
         with self._lock:
-            if key in self._of:
-                self._of[key].waits(reason)
+            if (one := self._of.get(key)) and reason != (one.waits and one.waits[0]):
+                one.waits = (reason, time.monotonic()) if reason else None
 
     def holds(self, key: str, held: Held) -> None:
         """Note the WAL that is held back for `key`; a key that has no phase is left out."""
@@ -225,10 +204,14 @@ class Meters:
     def end(self, key: str) -> None:
         """Note that the work of `key` is over, done or not."""
         with self._lock:
-            if key in self._of:
-                self._of[key].end()
+            if one := self._of.get(key):
+                one.waits, one.ended = None, True
 
     def read(self) -> dict[str, Reading]:
         """Give the figures of every key, in the order of keys."""
         with self._lock:
-            return {key: meter.read() for key, meter in sorted(self._of.items())}
+            return {key: one.read() for key, one in sorted(self._of.items())}
+
+    def at_work(self) -> dict[str, Reading]:
+        """Give the figures of the keys whose work goes on."""
+        return {key: one for key, one in self.read().items() if not one.ended}

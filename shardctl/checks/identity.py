@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shardctl.checks.check import ERROR, Check, Rule, Rules
-from shardctl.state.cluster import FORMAT, Difference
+from shardctl.state.cluster import FORMAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -79,11 +79,9 @@ def judge(view: View[None]) -> Iterator[Finding]:
 def _differences(topology: Topology, node: NodeName, state: ClusterRow) -> Iterator[Finding]:
     found = state.differences(topology)
     if state.generator != topology.id.generator:
-        found.append(Difference("id generator", state.generator, topology.id.generator))
-    for one in found:
-        yield RULES.finding(
-            "differs", node=node, object=one.what, actual=one.actual, expected=one.expected
-        )
+        found.append(("id generator", state.generator, topology.id.generator))
+    for what, actual, expected in found:
+        yield RULES.finding("differs", node=node, object=what, actual=actual, expected=expected)
 
 
 def strangers(topology: Topology, basics: Mapping[NodeName, Basics]) -> set[NodeName]:

@@ -204,7 +204,7 @@ def judge(view: View[Seen]) -> Iterator[Finding]:
 def _years_left(view: View[Seen]) -> Iterator[Finding]:
     layout = Layout.of(view.topology.id)
     now_ms = max((seen.now_ms for seen in view.seen.values()), default=layout.epoch_ms)
-    if layout.years_left(now_ms) < FEW_YEARS:
+    if layout.last_ms - now_ms < FEW_YEARS * 365.25 * 86_400_000:
         yield RULES.finding("years_left", object="id layout", end=times.render(layout.last_ms))
 
 

@@ -228,7 +228,7 @@ def _bounds(
     held = _wal(held_bytes)
     if again:
         yield RULES.finding("slot_unwatched", node=node, object=slot, held=held, again=again)
-    if leash.is_near(held_bytes, limit_bytes):
+    if held_bytes and limit_bytes and 2 * held_bytes > limit_bytes:
         limit = size(limit_bytes)
         yield RULES.finding("slot_near_limit", node=node, object=slot, held=held, limit=limit)
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli import picture
 from shardctl.cli.command import App
 from shardctl.cli.context import load_topology, topology_if_there
 from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
@@ -70,9 +69,6 @@ def decode_id(
     else:
         for first, lines in _blocks():
             write(decoder.decode(enumerate(lines, first), _complain_of("line")))
-    if topology and decoder.unplaced:
-        unplaced = picture.shorten(ranges.of(sorted(decoder.unplaced)))
-        say(f"note: shards that are not in {topology.path.name}: {unplaced}")
     if decoder.bad:
         raise Misused(
             "bad_ids", f"{decoder.bad} of {decoder.bad + decoder.good} could not be decoded"
@@ -130,7 +126,7 @@ def encode_id(
     if topology is not None and not 0 <= shard < topology.shard_count:
         raise ShardNotFound(shard, topology.shard_count)
     layout = Layout.of(topology.id) if topology else Layout()
-    number = layout.floor(time_ms, shard)
+    number = layout.encode(time_ms, shard)
     if output is Report.json:
         decoded = layout.decode(number)
         print_json({"id": str(number), "time": times.render(decoded.time_ms), "shard": shard})

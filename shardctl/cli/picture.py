@@ -123,7 +123,8 @@ def copied(progress: MoveProgress, now: datetime) -> str:
     parts = [amount(progress.bytes, progress.total_bytes or 0)] if amounts else []
     parts += [rate(progress.bytes_per_s)] if progress.bytes_per_s else []
     parts += [f"{duration(progress.eta_s)} left"] if progress.eta_s is not None else []
-    parts += held(progress.held) if progress.held else []
+    if progress.wal_bytes is not None:
+        parts += held(Held(progress.wal_bytes, progress.wal_limit_bytes, progress.lag_bytes))
     age = (now - progress.at).total_seconds()
     if age > _FRESH_S:
         parts.append(f"as of {duration(age)} ago")

@@ -70,8 +70,7 @@ def lines() -> Iterator[Progress]:
     def tell() -> None:
         pause_s = _FIRST_S
         while not ended.wait(pause_s):
-            read = meters.read().items()
-            if at_work := [picture.line(key, one) for key, one in read if not one.ended]:
+            if at_work := [picture.line(key, one) for key, one in meters.at_work().items()]:
                 line = f"progress: {sentences(at_work, most=_KEYS)}"
                 print(one_line(line), file=sys.stderr, flush=True)
                 pause_s = _EVERY_S

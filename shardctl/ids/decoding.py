@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import date, timedelta
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from shardctl.ids import times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from shardctl.ids.layout import Layout
-
-_DAY_MS = 86_400_000
-_ORIGIN = date(1970, 1, 1)
 
 _HEX = re.compile(r"\s*0[xX]([0-9a-fA-F]{1,16})\s*")
 _NOWHERE = -1
@@ -38,20 +35,21 @@ class Place(NamedTuple):
 class Decoder:
     """Turns numbers as text into lines of tsv, csv, JSON or a table with fixed columns.
 
-    With `places`, each line ends with schema and node; `unplaced` collects the shards that are not
-    among them, whose schema and node are empty. `good` and `bad` count the ids. Times are split
-    into day and second, and the text of each is cached: that makes it fast.
+    With `places`, each line ends with schema and node, which are empty for a shard that is not
+    among them. `good` and `bad` count the ids.
     """
 
     def __init__(self, layout: Layout, output: str, places: Mapping[int, Place] | None) -> None:
         self._layout = layout
+        self._low, self._high = layout.lowest_id, layout.highest_id
+        self._time_shift = layout.shard_bits + layout.sequence_bits
+        self._time_mask = (1 << layout.time_bits) - 1
         self._line = _LINES[output]
-        none = Place("-", "-") if output == "table" else Place("", "")
-        self._tails = None if places is None else _tails(output, {**places, _NOWHERE: none})
+        nowhere = {_NOWHERE: Place("", "")}
+        self._tails = None if places is None else _tails(output, {**places, **nowhere})
         self.header = _header(output, places)
         self.good = 0
         self.bad = 0
-        self.unplaced: set[int] = set()
 
     def decode(
         self, numbered: Iterable[tuple[int, str]], complain: Callable[[int, str], None]
@@ -61,56 +59,47 @@ class Decoder:
         Skips empty lines.
         """
         layout, line, tails = self._layout, self._line, self._tails
-        low, high, bits = layout.lowest_id, layout.highest_id, layout.sequence_bits
-        time_shift, time_mask = layout.shard_bits + bits, (1 << layout.time_bits) - 1
-        shard_mask, sequence_mask = layout.max_shard, (1 << bits) - 1
-        epoch, tick = layout.epoch_ms, layout.tick_ms
+        sequence_bits, shard_mask = layout.sequence_bits, layout.max_shard
+        sequence_mask = (1 << sequence_bits) - 1
         lines: list[str] = []
-        add = lines.append
         for position, text in numbered:
-            try:
-                number = int(text)
-            except ValueError:
-                if not text.strip():
-                    continue
-                parsed = _unusual(text)
-                if parsed is None:
-                    self._refuse(complain, position, f"{_shown(text)} is not a number")
-                    continue
-                number = parsed
-            if number < low or number > high or "_" in text:
-                self._refuse(complain, position, _why_not(text, low, high))
+            if not text.strip():
                 continue
-            shard = number >> bits & shard_mask
-            day, rest = divmod(epoch + (number >> time_shift & time_mask) * tick, _DAY_MS)
             try:
-                moment = f"{_date(day)}T{_time(rest // 1000)}.{rest % 1000:03d}Z"
-            except OverflowError:
-                self._refuse(
-                    complain, position, f"the time of {number} is outside the years 1 to 9999"
-                )
+                number, moment = self._read(text)
+            except ValueError as error:
+                self.bad += 1
+                complain(position, str(error))
                 continue
-            tail = ""
-            if tails is not None and (tail := tails.get(shard, "")) == "":
-                tail = tails[_NOWHERE]
-                self.unplaced.add(shard)
-            add(line % (number, moment, shard, number & sequence_mask, tail))
+            shard = number >> sequence_bits & shard_mask
+            tail = tails.get(shard, tails[_NOWHERE]) if tails else ""
+            lines.append(line % (number, moment, shard, number & sequence_mask, tail))
         self.good += len(lines)
         return "".join(lines)
 
-    def _refuse(self, complain: Callable[[int, str], None], position: int, reason: str) -> None:
-        self.bad += 1
-        complain(position, reason)
-
-
-@cache
-def _date(day: int) -> str:
-    return (_ORIGIN + timedelta(days=day)).isoformat()
-
-
-@cache
-def _time(second: int) -> str:
-    return f"{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}"
+    def _read(self, text: str) -> tuple[int, str]:
+        """Read an id, decimal or as 0x and up to 16 digits, and its time; raises ValueError."""
+        layout = self._layout
+        try:
+            number = int(text)
+        except ValueError:
+            digits = _HEX.fullmatch(text)
+            if digits is None:
+                raise ValueError(f"{_shown(text)} is not a number") from None
+            number = int(digits[1], 16)
+            number -= (1 << 64) if number >= 1 << 63 else 0
+        if "_" in text:
+            raise ValueError(f"{_shown(text)} is not a number")
+        low, high = self._low, self._high
+        if not low <= number <= high:
+            raise ValueError(
+                f"{_shown(text)} is out of range: ids of this layout are {low} to {high}"
+            )
+        ticks = number >> self._time_shift & self._time_mask
+        moment = times.render(layout.epoch_ms + ticks * layout.tick_ms)
+        if moment.startswith("ms:"):
+            raise ValueError(f"the time of {number} is outside the years 1 to 9999")
+        return number, moment
 
 
 def _tails(output: str, places: Mapping[int, Place]) -> dict[int, str]:
@@ -148,21 +137,6 @@ def _header(output: str, places: Mapping[int, Place] | None) -> str:
 
 def _schema_width(places: Mapping[int, Place]) -> int:
     return max([6, *(len(place.schema) for place in places.values())])
-
-
-def _unusual(text: str) -> int | None:
-    """Parse 0x and up to 16 hex digits as a bigint; else None."""
-    digits = _HEX.fullmatch(text)
-    if digits is None:
-        return None
-    bits = int(digits[1], 16)
-    return bits - (1 << 64) if bits >= 1 << 63 else bits
-
-
-def _why_not(text: str, low: int, high: int) -> str:
-    if "_" in text:
-        return f"{_shown(text)} is not a number"
-    return f"{_shown(text)} is out of range: ids of this layout are {low} to {high}"
 
 
 def _shown(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from shardctl.ids.layout import Layout
+from shardctl.ids.layout import HASH_DIGITS, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,9 +24,6 @@ REGISTER = "next_id_block"
 """Each shard's register: the number of the open block, and the time when it was opened."""
 
 WRAPPER = "next_id"
-
-_HASH_DIGITS = 15
-"""The same as in `topology.keys`; a test compares both."""
 
 _FUNCTION = re.compile(
     r"^CREATE OR REPLACE FUNCTION shardctl\.(\w+)\(([^)]*)\)\s+RETURNS [^\n]*? LANGUAGE \w+"
@@ -56,7 +53,7 @@ def render(settings: object, generator: str, shard_count: int, key_rule: str = "
         time_mask=(1 << time_bits) - 1,
         block_mask=block_mask,
         shard_count=int(shard_count),
-        hash_digits=_HASH_DIGITS,
+        hash_digits=HASH_DIGITS,
         key_rule=key_rule,
         highest_id=layout.highest_id,
     )

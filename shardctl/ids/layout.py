@@ -6,11 +6,13 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from shardctl.errors import Misused, UsageError
+from shardctl.ids import times
+
+HASH_DIGITS = 15
+"""Hexadecimal digits of a key's hash: 60 bits fit every language's and SQL's signed 64."""
 
 INSTAGRAM_EPOCH_MS = 1_314_220_021_721
 """2011-08-24T21:07:01.721Z, the epoch of the published function, in Unix milliseconds."""
-
-MILLISECONDS_PER_YEAR = 365.25 * 86_400_000
 
 
 class IdOutOfRange(UsageError):
@@ -18,7 +20,6 @@ class IdOutOfRange(UsageError):
 
     def __init__(self, number: int, low: int, high: int) -> None:
         super().__init__(f"{number} is out of range: ids of this layout are {low} to {high}")
-        self.number = number
 
 
 class Decoded(NamedTuple):
@@ -33,7 +34,8 @@ class Decoded(NamedTuple):
 class Layout:
     """A split of 64 bits into time, shard and sequence, most significant first.
 
-    A sum of bits below 64 packs into the low bits. The default is Instagram's.
+    What reads it has seen that each is 1 or more, as the tick is, and their sum 64 or less. A sum
+    of bits below 64 packs into the low bits. The default is Instagram's.
 
     >>> Layout().decode(11637205501278089)
     Decoded(time_ms=1315607284721, shard=1341, sequence=905)
@@ -47,13 +49,6 @@ class Layout:
     shard_bits: int = 13
     sequence_bits: int = 10
 
-    def __post_init__(self) -> None:
-        widths = (self.time_bits, self.shard_bits, self.sequence_bits)
-        if min(widths) < 1 or sum(widths) > 64:
-            raise ValueError(f"{widths} is not a split of 64 bits: each >= 1, together <= 64")
-        if self.tick_ms < 1:
-            raise ValueError(f"invalid tick of {self.tick_ms} ms: at least 1")
-
     @classmethod
     def of(cls, settings: object) -> Layout:
         """Return the layout of a topology's id settings, or of what else has such fields."""
@@ -62,7 +57,7 @@ class Layout:
     def __str__(self) -> str:
         return (
             f"{self.time_bits}/{self.shard_bits}/{self.sequence_bits} bits of {self.tick_ms} ms "
-            f"since {_text(self.epoch_ms)}"
+            f"since {times.render(self.epoch_ms)}"
         )
 
     @property
@@ -95,16 +90,18 @@ class Layout:
         """The last Unix time in ms that gives a positive id."""
         return self.epoch_ms + (1 << self.usable_time_bits) * self.tick_ms - 1
 
-    def encode(self, time_ms: int, shard: int, sequence: int) -> int:
+    def encode(self, time_ms: int, shard: int = 0, sequence: int = 0) -> int:
         """Compose an id; `sequence` counts modulo 2^sequence_bits.
 
-        Raises time_out_of_range instead of returning a negative id, and shard_out_of_range.
+        With sequence 0 it is the smallest that `shard` can have made at or after `time_ms`, and
+        with shard 0 that of any shard: `WHERE id >= encode(time_ms)` scans by time. Raises
+        time_out_of_range instead of returning a negative id, and shard_out_of_range.
         """
         if not self.epoch_ms <= time_ms <= self.last_ms:
             raise Misused(
                 "time_out_of_range",
-                f"{_text(time_ms)} is out of range: times of this layout are "
-                f"{_text(self.epoch_ms)} to {_text(self.last_ms)}",
+                f"{times.render(time_ms)} is out of range: times of this layout are "
+                f"{times.render(self.epoch_ms)} to {times.render(self.last_ms)}",
             )
         if not 0 <= shard <= self.max_shard:
             raise Misused(
@@ -138,20 +135,3 @@ class Layout:
         if not 0 <= number <= self.highest_id:
             return None
         return number >> self.sequence_bits & self.max_shard
-
-    def floor(self, time_ms: int, shard: int = 0) -> int:
-        """Return the smallest id that `shard` can have made at or after `time_ms`.
-
-        With shard 0 it is the smallest of any shard: `WHERE id >= floor` scans by time.
-        """
-        return self.encode(time_ms, shard, 0)
-
-    def years_left(self, now_ms: int) -> float:
-        """Return the years until ids would turn negative (or the bits run out), from `now_ms`."""
-        return (self.last_ms - now_ms) / MILLISECONDS_PER_YEAR
-
-
-def _text(time_ms: int) -> str:
-    from shardctl.ids import times  # noqa: PLC0415  # only an error needs it
-
-    return times.render(time_ms)

@@ -19,11 +19,12 @@ from shardctl.libpq import reason_of
 from shardctl.postgres import connection, hosted
 from shardctl.postgres.clone import Clone
 from shardctl.postgres.connection import NodeLost, NodeUnavailable, connect, is_lost
-from shardctl.state import journal, lock, progress
-from shardctl.state.progress import Kept
+from shardctl.state import journal, lock
+from shardctl.state.progress import kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from shardctl.fanout import Progress
     from shardctl.libpq import Sent
@@ -190,17 +191,13 @@ class MoveContext:
 
     def kept_progress(
         self, look: Callable[[Progress, Connection], None] = lambda _kept, _session: None
-    ) -> Kept:
+    ) -> AbstractContextManager[Progress]:
         """Give a progress that other terminals see, too, while it is entered: before a cutover.
 
         `look` gets a session with the source, once a second, in a thread of its own.
         """
         beside = partial(self.beside, self.plan.source)
-        return Kept(self.progress, beside, self.plan.id, look)
-
-    def remove_progress(self) -> None:
-        """Remove what other terminals see of this move's progress, where that can be done."""
-        progress.remove(partial(self.beside, self.plan.source), self.plan.id)
+        return kept(self.progress, beside, self.plan.id, look)
 
     def forget(self, node: NodeName) -> None:
         """Close all sessions with a node, and release its lock."""

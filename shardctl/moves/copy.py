@@ -173,7 +173,6 @@ def undo(context: MoveContext) -> None:
     _end_stream(context)
     with context.on(plan.source):
         publication.take_identities_back(context.session(plan.source), plan.lent)
-    context.remove_progress()
     if not context.target_lost:
         _drop(context)
 
@@ -321,7 +320,6 @@ def clone(context: MoveContext) -> None:
 def remove_clone(context: MoveContext) -> None:
     """Stop the clone and delete what this move made, and nothing else."""
     clones.remove(context.clone)
-    context.remove_progress()
 
 
 CLONE_STEP = Step("clone", "copies the source onto the target", is_cloned, clone, remove_clone)

@@ -90,7 +90,7 @@ def undisturbed(topology: Topology, work: Callable[[Topology], Value]) -> Value:
 def _in_cutover(topology: Topology) -> bool:
     """Return whether a move of the cluster is in its cutover."""
     purpose = lock.purpose("moves")
-    asked = observer.ask(topology, lambda one, _: lock.cutting_over(one), purpose=purpose)
+    asked = observer.ask(topology, lambda one, _: lock.held_by(one, lock.CUTOVER), purpose=purpose)
     return any(asked.values.values())
 
 
@@ -137,7 +137,7 @@ def _enter(context: MoveContext, nodes: Iterable[NodeName]) -> str | None:
     """Take the lock on the move's own nodes; name who has one of them instead."""
     for node in nodes:
         with context.on(node):
-            holder = lock.begin_cutover(context.session(node, Use.lock))
+            holder = lock.alone(context.session(node, Use.lock), lock.CUTOVER)
         if holder is not None:
             return holder.name
     return None
@@ -155,7 +155,7 @@ def _ask(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _T
 
     def ask(session: Connection, node: Node) -> _Told:
         row = cluster.read(session) if cluster.is_present(session) else None
-        holder = None if node.name in nodes else lock.cutting_over(session)
+        holder = None if node.name in nodes else lock.held_by(session, lock.CUTOVER)
         copies = ledger.copies(session, topology, node.name, row)
         # The map is read last: a move whose cutover is over has written it.
         row = row and cluster.read(session)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shardctl.errors import Refused, ShardctlError, UsageError
 from shardctl.postgres.logical.publication import Identity
 from shardctl.state import journal
-from shardctl.topology import aliases, names, ranges, routes
+from shardctl.topology import names, ranges, routes
 from shardctl.topology.model import Node, NodeName, Pooler, ShardId
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ def paused(topology: Topology, plan: MovePlan, pooler: Pooler) -> tuple[str, ...
     """Return a pooler's aliases of the moved shards, and of their node."""
     found: list[str] = []
     if "node" in pooler.aliases:
-        found.append(aliases.of_node(topology.database.name, plan.source))
+        found.append(names.of_node(topology.database.name, plan.source))
     if "shard" in pooler.aliases:
         found += plan.schemas
     return tuple(found)

@@ -78,7 +78,7 @@ def undo(context: MoveContext, steps: Sequence[Step]) -> None:
     """
     move = context.plan.id
     with context.using(context.plan.source) as session:
-        recorded = journal.steps(session, move)
+        recorded = journal.steps(session)[move]
     begun = {steps[0].name, *(one.step for one in recorded if one.state != "undone")}
     for step in reversed(steps):
         if step.undo is not None:

@@ -22,13 +22,13 @@ from shardctl.state import journal, leash
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from shardctl.fanout import Progress
     from shardctl.moves.context import MoveContext
     from shardctl.moves.plan import MovePlan
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
-    from shardctl.state.progress import Kept
     from shardctl.topology.model import Node, NodeName
 
 
@@ -198,7 +198,7 @@ CATCHING_UP = "catching up"
 
 def shown(
     context: MoveContext, *, follows: bool = False, gone: Callable[[], None] = lambda: None
-) -> Kept:
+) -> AbstractContextManager[Progress]:
     """Give the move's progress, with the WAL that its slot holds back, once it is made.
 
     `follows` says that the target has a subscription: then its lag is shown, too, and the phase

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused
 from shardctl.ids.generator import quote_identifier
-from shardctl.topology import aliases
+from shardctl.topology.names import of_node
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -71,7 +71,7 @@ def entries(topology: Topology, pooler: Pooler) -> list[Entry]:
     database = topology.database.name
     if "node" in pooler.aliases:
         for node in topology.nodes.values():
-            alias, at = aliases.of_node(database, node.name), (node.pooler_host, node.port)
+            alias, at = of_node(database, node.name), (node.pooler_host, node.port)
             found.append(Entry(alias, node.name, node.shards, *at, database, None))
     if "shard" in pooler.aliases:
         for shard, owner in sorted(topology.owners().items()):

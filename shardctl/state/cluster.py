@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from psycopg.rows import class_row
 
@@ -24,17 +24,9 @@ FORMAT = 1
 """Of schema `shardctl`: what this shardctl reads and writes."""
 
 
-class Difference(NamedTuple):
-    """A value on a node and the topology's."""
-
-    what: str
-    actual: str
-    expected: str
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterRow:
-    """A node's row in `shardctl.cluster`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRow(Layout):
+    """A node's row in `shardctl.cluster`: what it is, and the layout of ids."""
 
     format: int
     cluster: str
@@ -42,19 +34,14 @@ class ClusterRow:
     identity: str
     shard_count: int
     schema_pattern: str
-    epoch_ms: int
-    tick_ms: int
-    time_bits: int
-    shard_bits: int
-    sequence_bits: int
     generator: str
     map_version: int
     key_rule: KeyRule
 
-    def differences(self, topology: Topology) -> list[Difference]:
-        """List what is fixed for the life of the cluster and differs from the topology.
+    def differences(self, topology: Topology) -> list[tuple[str, str, str]]:
+        """List what is fixed for the life of the cluster and differs: here, and in the topology.
 
-        The generator is not: `init` may change it.
+        The generator is not fixed: `init` may change it.
         """
         pairs = {
             "shard count": (self.shard_count, topology.shard_count),
@@ -63,7 +50,7 @@ class ClusterRow:
             "shards.key": (self.key_rule, topology.key_rule),
         }
         return [
-            Difference(what, str(here), str(wanted))
+            (what, str(here), str(wanted))
             for what, (here, wanted) in pairs.items()
             if here != wanted
         ]

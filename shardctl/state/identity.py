@@ -48,7 +48,9 @@ def cloning(session: Connection, node: Node, state: ClusterRow | None) -> Move |
     """
     if node.shards or state is None or state.node == node.name:
         return None
-    if (move := journal.cloning(session, node.name)) is None:
+    moves = journal.read(session)  # a clone has its source's
+    move = next((m for m in moves if m.target == node.name and not m.state.closed), None)
+    if move is None:
         return None
     copied = "SELECT pg_is_in_recovery() OR current_setting('primary_slot_name') = %(slot)s"
     (clone,) = queries.one(session, copied, {"slot": journal.slot(move.id)})
@@ -80,9 +82,8 @@ def check_moved(
     of a move follows until it has claimed. Raises format_too_new or node_unfit.
     """
     row = cluster.read(session) if cluster.is_present(session) else None
-    recovering, slot = queries.one(
-        session, "SELECT pg_is_in_recovery(), current_setting('primary_slot_name')"
-    )
+    asked = "SELECT pg_is_in_recovery(), current_setting('primary_slot_name')"
+    recovering, slot = queries.one(session, asked)
     if row is not None:
         check(row, topology, node.name)
         if recovering:
@@ -109,17 +110,14 @@ def check(state: ClusterRow, topology: Topology, node: NodeName) -> None:
             f"supports formats up to {FORMAT}",
             hint="use a newer shardctl; this one does not write to that node",
         )
-    if state.node == node and state.cluster != topology.cluster:
-        raise node_unfit(
-            node,
-            f"the server is of cluster {state.cluster}, and the topology of {topology.cluster}",
-            hint="use the topology of that cluster, or correct `cluster:`, or host and port",
-        )
     if (state.cluster, state.node) != (topology.cluster, node):
+        # A wrong `cluster:` is the same of all nodes, and so reported once.
+        other = "" if state.node == node else f"node {state.node} "
         raise node_unfit(
             node,
-            f"the server is node {state.node} of cluster {state.cluster}",
-            hint="correct the node's host and port in the topology",
+            f"the server is {other}of cluster {state.cluster}, and the topology of "
+            f"{topology.cluster}",
+            hint="correct the node's host and port in the topology, or its `cluster:`",
         )
     if differences := state.differences(topology):
         raise node_unfit(

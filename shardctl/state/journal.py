@@ -18,6 +18,7 @@ What is written often, such as progress, therefore never goes into `shardctl.mov
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003  # a field type that class_row's readers resolve
 from enum import StrEnum
@@ -33,7 +34,7 @@ from shardctl.postgres import queries
 from shardctl.state.lock import who
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from shardctl.postgres.connection import Connection
 
@@ -150,22 +151,6 @@ TRANSITIONS = (
 )
 """Every transition there is; `copy` brings a node's record over several at once."""
 
-_ALLOWED = frozenset((one.before, one.after) for one in TRANSITIONS)
-
-
-def require_transition(before: MoveState, after: MoveState) -> None:
-    """See that the table has a transition; its absence is a bug in the caller.
-
-    >>> require_transition(MoveState.claimed, MoveState.undone)
-    Traceback (most recent call last):
-    ...
-    AssertionError: a move does not go from claimed to undone: see shardctl/state/journal.py
-    """
-    if (before, after) not in _ALLOWED:
-        raise AssertionError(
-            f"a move does not go from {before} to {after}: see shardctl/state/journal.py"
-        )
-
 
 def leading_to(after: MoveState) -> tuple[MoveState, ...]:
     """Give the states from which a move may come to `after`.
@@ -256,34 +241,14 @@ def slot(move: str) -> str:
     return f"shardctl_{move}"
 
 
-def open_move(
-    session: Connection,
-    *,
-    move: str,
-    method: str,
-    source: str,
-    target: str,
-    shards: Sequence[int],
-    schemas: Sequence[str],
-    retired: Sequence[str],
-    plan: dict[str, Any],
-) -> None:
-    """Write a new move into a node's journal; raises MoveUnderWay."""
+def open_move(session: Connection, *, move: str, source: str, **columns: Any) -> None:
+    """Write a new move, with `columns` as `Move` has them, into a node's journal.
+
+    Raises MoveUnderWay.
+    """
+    given = _written(id=move, source=source, who=who(), **columns)
     try:
-        session.execute(
-            QUERIES["open"],
-            {
-                "id": move,
-                "method": method,
-                "source": source,
-                "target": target,
-                "shards": list(shards),
-                "schemas": list(schemas),
-                "retired": list(retired),
-                "plan": Jsonb(plan),
-                "who": who(),
-            },
-        )
+        session.execute(QUERIES["open"], given)
     except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
         raise MoveUnderWay(source) from error
 
@@ -292,14 +257,6 @@ def read(session: Connection) -> list[Move]:
     """Read all moves of a node's journal, the newest first."""
     with session.cursor(row_factory=class_row(Move)) as cursor:
         return cursor.execute(QUERIES["moves"]).fetchall()
-
-
-def cloning(session: Connection, node: str) -> Move | None:
-    """Give the unfinished move whose target a node is, as the session's server knows.
-
-    A clone has its source's journal.
-    """
-    return next((m for m in read(session) if m.target == node and not m.state.closed), None)
 
 
 def find(session: Connection, move: str) -> Move | None:
@@ -328,24 +285,21 @@ def advance(
     """Set a move's state where it is one of the expected; return whether it was.
 
     With `revision`, only where the move still has that revision. Raises AssertionError for a
-    transition that is not in the table of `states`: that is a bug.
+    transition that is not in `TRANSITIONS`: that is a bug in the caller.
     """
     before = list(expected)
-    for one in before:
-        require_transition(one, state)
-    cursor = session.execute(
-        QUERIES["set_state"],
-        {
-            "id": move,
-            "expected": [one.value for one in before],
-            "state": state.value,
-            "closed": state.closed,
-            "revision": revision,
-            "drained_to": drained_to,
-            "report": _json(report),
-        },
+    if not set(before) <= set(leading_to(state)):
+        raise AssertionError(f"a move does not go from {before} to {state}: see {__file__}")
+    given = _written(
+        id=move,
+        expected=[one.value for one in before],
+        state=state,
+        closed=state.closed,
+        revision=revision,
+        drained_to=drained_to,
+        report=report,
     )
-    return cursor.rowcount == 1
+    return session.execute(QUERIES["set_state"], given).rowcount == 1
 
 
 def follow(session: Connection, move: str, version: int) -> bool:
@@ -363,7 +317,7 @@ def note(
     report: dict[str, Any] | None = None,
 ) -> None:
     """Write a proof or a report where the move still has its state; `changed` stays."""
-    given = {"id": move.id, "state": move.state.value, "proof": proof, "report": _json(report)}
+    given = _written(id=move.id, state=move.state, proof=proof, report=report)
     session.execute(QUERIES["note"], given)
 
 
@@ -386,10 +340,7 @@ def mark_drained(session: Connection, move: str, *, revision: int) -> str | None
 def copy(session: Connection, move: Move) -> None:
     """Bring a node's record of a move to a newer copy; an older one changes nothing."""
     values = {name: getattr(move, name) for name in Move.__dataclass_fields__}
-    values |= {"plan": Jsonb(move.plan), "state": move.state.value}
-    values |= {name: list(getattr(move, name)) for name in ("shards", "schemas", "retired")}
-    values["report"] = _json(move.report)
-    session.execute(QUERIES["copy"], values)
+    session.execute(QUERIES["copy"], _written(**values))
 
 
 def record_step(
@@ -413,11 +364,15 @@ def record_undone(session: Connection, move: str, step: str) -> None:
     session.execute(QUERIES["record_undone"], {"move": move, "step": step})
 
 
-def steps(session: Connection, move: str) -> list[StepRecord]:
-    """Read the steps of a move."""
-    with session.cursor(row_factory=class_row(StepRecord)) as cursor:
-        return cursor.execute(QUERIES["steps"], {"move": move}).fetchall()
+def steps(session: Connection) -> dict[str, list[StepRecord]]:
+    """Read the steps of all moves, by move; none of one that has not begun any."""
+    found: dict[str, list[StepRecord]] = defaultdict(list)
+    for move, *step in session.execute(QUERIES["steps"]):
+        found[move].append(StepRecord(*step))
+    return found
 
 
-def _json(report: dict[str, Any] | None) -> Jsonb | None:
-    return None if report is None else Jsonb(report)
+def _written(**given: Any) -> dict[str, Any]:
+    """Give values of a move as psycopg writes them."""
+    kinds: dict[type, Any] = {tuple: list, dict: Jsonb, MoveState: str}
+    return {name: kinds.get(type(one), lambda it: it)(one) for name, one in given.items()}

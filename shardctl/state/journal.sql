@@ -73,9 +73,8 @@ SET state = excluded.state, took_ms = excluded.took_ms, error = excluded.error,
 UPDATE shardctl.move_step SET state = 'undone' WHERE move = %(move)s AND step = %(step)s
 
 -- name: steps
--- The steps of a move in the order in which they last began
-SELECT step, state, started, took_ms, error FROM shardctl.move_step
-WHERE move = %(move)s ORDER BY started, step
+-- The steps of all moves, in the order in which they last began
+SELECT move, step, state, started, took_ms, error FROM shardctl.move_step ORDER BY started, step
 
 -- name: write_progress
 -- The progress of a move's copy now, and the WAL that the source holds back for it
@@ -94,20 +93,19 @@ SELECT move, phase, bytes, total, round(rate)::bigint, round(eta_s::numeric, 1):
 FROM shardctl.move_progress
 
 -- name: end_progress
--- That the copy of a move is made
-DELETE FROM shardctl.move_progress WHERE move = %(move)s
+-- That the copy of a move is made; what moves left whose shardctl was killed, and that are over, goes
+DELETE FROM shardctl.move_progress WHERE move = %(move)s OR move IN (
+    SELECT id FROM shardctl.move WHERE state IN ('done', 'aborted', 'unconfirmed'))
 
--- name: slots_held
--- Bytes of WAL that these slots hold back; no row for one that is missing or has lost its WAL
-SELECT slot_name::text, coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery()
-                                                      THEN pg_last_wal_replay_lsn()
-                                                      ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
-FROM pg_replication_slots
-WHERE slot_name = ANY (%(slots)s::name[]) AND wal_status IS DISTINCT FROM 'lost'
-
--- name: clock
--- The time on this server's clock
-SELECT clock_timestamp()
+-- name: slots_kept
+-- This server's clock, and bytes of WAL that these slots hold back; null for one that is missing or
+-- has lost its WAL
+SELECT w.slot, clock_timestamp(),
+       CASE WHEN s.slot_name IS NOT NULL THEN coalesce(pg_wal_lsn_diff(
+           CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
+           s.restart_lsn), 0)::bigint END
+FROM unnest(%(slots)s::text[]) AS w (slot)
+LEFT JOIN pg_replication_slots AS s ON s.slot_name = w.slot AND s.wal_status IS DISTINCT FROM 'lost'
 
 -- name: note_reverse
 -- Add to the report of a move

@@ -10,7 +10,6 @@ from shardctl.errors import Misused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Topology
@@ -21,16 +20,6 @@ CHECK = "shardctl_key"
 _LINE = re.compile(r"\s*--\s*shardctl:\s*key\b(.*)")
 _NAME = r'("(?:[^"]|"")+"|[^\W\d][\w$]*)'
 _COLUMN = re.compile(rf"\s+{_NAME}\.{_NAME}(?:\s+(check))?\s*")
-
-
-def key_line_invalid(file: Path, line: int, what: str) -> Misused:
-    """Report a line that should name a key column and does not, or a table's second one."""
-    return Misused(
-        "key_line_invalid",
-        f"{file}:{line}: {what}",
-        hint="write `-- shardctl: key TABLE.COLUMN`, once for each table, or `-- shardctl: key "
-        "TABLE.COLUMN check`; a line in a later file names another column",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +38,10 @@ class KeyLine:
 def key_columns(migrations: Iterable[Migration]) -> dict[str, str]:
     """Map each table whose key column a line `-- shardctl: key TABLE.COLUMN` names to it.
 
-    A later file's line replaces an earlier one's. Names are as in SQL: without double quotes,
-    capitals become small letters. Raises key_line_invalid.
+    A later line replaces an earlier one. Names are as in SQL: without double quotes, capitals
+    become small letters. Raises key_line_invalid.
     """
-    found: dict[str, str] = {}
-    for migration in migrations:
-        here: dict[str, str] = {}
-        for one in lines(migration):
-            known = here.setdefault(one.table, one.column)
-            if known != one.column:
-                what = f"the key of table {one.table} is already {known}"
-                raise key_line_invalid(migration.file, one.line, what)
-        found |= here
-    return found
+    return {one.table: one.column for migration in migrations for one in lines(migration)}
 
 
 def lines(migration: Migration) -> list[KeyLine]:
@@ -71,8 +51,12 @@ def lines(migration: Migration) -> list[KeyLine]:
         if (line := _LINE.fullmatch(text)) is None:
             continue
         if (column := _COLUMN.fullmatch(line[1])) is None:
-            what = f"expected TABLE.COLUMN, found {line[1].strip()!r}"
-            raise key_line_invalid(migration.file, number, what)
+            raise Misused(
+                "key_line_invalid",
+                f"{migration.file}:{number}: expected TABLE.COLUMN, found {line[1].strip()!r}",
+                hint="write `-- shardctl: key TABLE.COLUMN`, or `-- shardctl: key TABLE.COLUMN "
+                "check`; a later line names another column of the table",
+            )
         table, name, check = column.groups()
         found.append(KeyLine(number, _folded(table), _folded(name), check=check is not None))
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from shardctl.errors import Misused, Refused, together
 from shardctl.ids import times
 from shardctl.state import cluster, identity, journal, lock, observer, progress, reverses
-from shardctl.state.journal import MoveState
+from shardctl.state.journal import MoveState, StepRecord
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from shardctl.postgres.connection import Connection
     from shardctl.state.cluster import ClusterRow
-    from shardctl.state.journal import Move, StepRecord
+    from shardctl.state.journal import Move
     from shardctl.state.progress import MoveProgress
     from shardctl.state.reverses import Kept, Reverse
     from shardctl.topology.model import Node, NodeName, Topology
@@ -44,11 +44,6 @@ class Copy:
     progress: MoveProgress | None = None
     kept: Kept | None = None
     """What the node keeps for the reverse of the move, whose target it is."""
-
-    @property
-    def last(self) -> datetime:
-        """When its last step began."""
-        return max((one.started for one in self.steps), default=self.move.started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +155,16 @@ class Entry:
     def details(self) -> dict[str, Any]:
         """Give what `moves show` shows beside that."""
         return {
-            "steps": list(self._steps()),
+            "steps": [
+                {
+                    "name": one.step,
+                    "state": one.state,
+                    "started": written(one.started),
+                    "elapsed_ms": None if one.took_ms is None else round(one.took_ms, 1),
+                    "error": one.error,
+                }
+                for one in self._steps()
+            ],
             "report": self.move.report,
             "progress": self.copied(),
         }
@@ -170,26 +174,15 @@ class Entry:
         one = self.progress
         return None if one is None else asdict(one) | {"at": written(one.at)}
 
-    def _steps(self) -> Iterator[dict[str, Any]]:
+    def _steps(self) -> Iterator[StepRecord]:
         """Give the steps, and behind the cutover what it was made of: one after the other."""
         for one in self.steps:
-            yield {
-                "name": one.step,
-                "state": one.state,
-                "started": written(one.started),
-                "elapsed_ms": None if one.took_ms is None else round(one.took_ms, 1),
-                "error": one.error,
-            }
+            yield one
             began = one.started
             spans = (self.move.report or {}).get("timeline", []) if one.step == "cutover" else []
-            for name, took_ms in spans:
-                yield {
-                    "name": f"cutover.{name.replace(' ', '_')}",
-                    "state": "done",
-                    "started": written(began),
-                    "elapsed_ms": took_ms,
-                    "error": None,
-                }
+            for place, took_ms in spans:
+                name = f"cutover.{place.replace(' ', '_')}"
+                yield StepRecord(name, "done", began, took_ms, None)
                 began += timedelta(milliseconds=took_ms)
 
 
@@ -198,65 +191,46 @@ def in_the_way(one: Entry | Copy, why: str = "") -> Refused:
 
     `why` is added where that is not plain.
     """
-    move = one.move
+    move, condition = one.move, "unfinished"
+    hint = (
+        f"run `shardctl moves show {move.id}` to see its step, and `shardctl moves resume "
+        f"{move.id}` or `abort` to end it; then run this command again"
+    )
+    # A command of the move has its id in its name; any other, such as the one that asks, may have
+    # the lock of one of its nodes, too.
+    if one.holder and move.id in one.holder:
+        condition = f"running ({one.holder})"
+        hint = (
+            f"wait until it ends, with --lock-wait 10m or by hand; `shardctl moves show {move.id} "
+            "--watch 1s` shows its progress"
+        )
     return Refused(
         "move_unfinished",
         f"move {move.id} of shards {ranges.of(move.shards)} ({move.source} to {move.target}, "
-        f"started by {move.who}) is {condition(move.id, one.holder)}{why}",
-        hint=hint(move.id, one.holder),
-    )
-
-
-def condition(move: str, holder: str | None) -> str:
-    """Say that an open move is unfinished, or that it is running and by what.
-
-    `holder` has the lock of one of its nodes: a command of this move has its id in its name, and
-    any other, such as the one that asks, does not carry it out.
-    """
-    return f"running ({holder})" if holder and move in holder else "unfinished"
-
-
-def hint(move: str, holder: str | None) -> str:
-    """Say how to wait for the end of an open move, or how to end one that nothing carries out."""
-    if not holder or move not in holder:
-        return (
-            f"run `shardctl moves show {move}` to see its step, and `shardctl moves resume {move}` "
-            "or `abort` to end it; then run this command again"
-        )
-    return (
-        f"wait until it ends, with --lock-wait 10m or by hand; `shardctl moves show {move} --watch "
-        "1s` shows its progress"
+        f"started by {move.who}) is {condition}{why}",
+        hint=hint,
     )
 
 
 def copies(
-    session: Connection,
-    topology: Topology,
-    node: NodeName,
-    row: ClusterRow | None,
-    *,
-    whole: bool = False,
+    session: Connection, topology: Topology, node: NodeName, row: ClusterRow | None
 ) -> tuple[Copy, ...]:
     """Read one node's journal; `row` is the server's own row, None where it has none.
 
-    Empty where there is no journal, or it is another cluster's. Steps, progress, and who holds
-    the node's lock, are asked for moves that are not over only, or with `whole` for all.
+    Empty where there is no journal, or it is another cluster's.
     """
     if row is None or row.cluster != topology.cluster:
         return ()
     moves = journal.read(session)
-    holder, copying = None, {}
-    if whole or not all(move.state.closed for move in moves):
-        holder, copying = lock.holder(session), progress.read(session)
-        if holder is None:
-            moves = journal.read(session)  # its command may have ended it in between
+    if (holder := lock.holder(session)) is None:
+        moves = journal.read(session)  # its command may have ended it in between
+    steps, copying = journal.steps(session), progress.read(session)
     kept = reverses.read(session, [move for move in moves if move.target == node])
     return tuple(
         Copy(
             node,
             move,
-            # A final state shows all; of an unconfirmed move people ask how it ended.
-            () if move.state.terminal and not whole else tuple(journal.steps(session, move.id)),
+            tuple(steps.get(move.id, ())),
             holder,
             copying.get(move.id),
             kept.get(move.id),
@@ -285,10 +259,9 @@ def _reverse(
 
 
 def _entry(of_one: Sequence[Copy]) -> Entry:
-    newest = journal.newest(copy.move for copy in of_one)
-    if newest is None:  # pragma: no cover  # there is at least one copy
-        raise AssertionError
-    steps = max(of_one, key=lambda copy: copy.last).steps
+    newest = journal.newest(copy.move for copy in of_one) or of_one[0].move
+    # Those of the node on which the last step began.
+    steps = max((copy.steps for copy in of_one), key=lambda one: [s.started for s in one[-1:]])
     holder = next((copy.holder for copy in of_one if copy.holder), None)
     # An aborted move is known as soon as its source knows it.
     unaware = [
@@ -335,7 +308,7 @@ class Ledger:
 
         Raises move_not_found, nothing_unfinished, several_unfinished.
         """
-        but, hint = "", ""
+        but, hint = "", "run `shardctl moves list` to see all moves"
         if self.unread:  # its journal may have the move
             node, reason = self.unread[0]
             but = f" (not checked: nodes {', '.join(node for node, _ in self.unread)})"
@@ -344,17 +317,13 @@ class Ledger:
                 "WAL of a move has filled its disk, see docs/operations/failures.md"
             )
         if move is not None:
-            found = [entry for entry in self.entries if entry.move.id == move]
-            if not found:
-                hint = (
-                    hint or f"known moves: {', '.join(e.move.id for e in self.entries) or 'none'}"
-                )
-                raise Misused("move_not_found", f"unknown move {move!r}{but}", hint=hint)
-            return found[0]
+            for entry in self.entries:
+                if entry.move.id == move:
+                    return entry
+            raise Misused("move_not_found", f"unknown move {move!r}{but}", hint=hint)
         found = [entry for entry in self.entries if entry.state == "unfinished"]
         found = found or [entry for entry in self.entries if entry.open]
         if not found:
-            hint = hint or "run `shardctl moves list` to see all moves"
             raise Misused("nothing_unfinished", f"no move is unfinished{but}", hint=hint)
         if len(found) > 1:
             moves = [one.move for one in found]
@@ -387,7 +356,7 @@ def read(topology: Topology, *, purpose: str) -> Ledger:
         row = cluster.read(session) if cluster.is_present(session) else None
         if row is not None and row.cluster != topology.cluster:
             identity.check(row, topology, node.name)
-        return copies(session, topology, node.name, row, whole=True)
+        return copies(session, topology, node.name, row)
 
     asked = observer.ask(topology, of_node, purpose=purpose)
     if asked.problems and not asked.values:

@@ -27,18 +27,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from shardctl.postgres.connection import Connection
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import NodeName, Topology
 
 logger = logging.getLogger(__name__)
 
-_CLASS, _CUTOVER = 0x5AADC71, 0x5AADC72
-"""Classes of advisory locks: that of a node, and that of the move which is in its cutover."""
-_LOCK, _FIRST_RANDOM = 0, 2
-"""Keys of a class: that of the lock, and those that stand for it; 1 is the turn's."""
+_CLASS, CUTOVER, _TURN = 0x5AADC71, 0x5AADC72, 0x5AADC73
+"""Classes of advisory locks: that of a node, that of the move which is in its cutover, and that of
+the command whose turn it is among those that wait for a node."""
 _APPLICATION_NAME_BYTES = 63
 _RELEASE_S = 1.0
-_LOOK_MS = 5000
-"""After so long it is looked whether a session that counts is waited for."""
 _POLL_S = 0.2
 
 
@@ -95,41 +92,23 @@ def alone(connection: Connection, of_class: int) -> Holder | None:
     this one, another key of the class stands for it, which nobody can foresee. Each session has
     its key before it looks for others: of two, the later one finds the earlier.
     """
-    key = _LOCK
+    key = 0
     while not queries.one(connection, QUERIES["try_lock"], {"class": of_class, "key": key})[0]:
         if (holder := held_by(connection, of_class)) is not None:
             return holder
-        key = _FIRST_RANDOM + secrets.randbelow(2**31 - _FIRST_RANDOM)
+        key = secrets.randbelow(2**31)
     if (holder := held_by(connection, of_class)) is not None:
-        connection.execute(QUERIES["unlock"], {"class": of_class, "key": key})
+        connection.execute(QUERIES["unlock_class"], {"class": of_class})
     return holder
 
 
-def held_by(connection: Connection, of_class: int, *, turn: bool = False) -> Holder | None:
-    """Give the other session that has the lock of a class, or the turn, and whose role counts.
+def held_by(connection: Connection, of_class: int) -> Holder | None:
+    """Give the other session that has the lock of a class, and whose role counts.
 
     Such a role is this one, or may do what shardctl does here.
     """
-    given = {"class": of_class, "turn": turn}
-    row = connection.execute(QUERIES["lock_holder"], given).fetchone()
+    row = connection.execute(QUERIES["lock_holder"], {"class": of_class}).fetchone()
     return None if row is None else Holder(*row)
-
-
-def hold(topology: Topology, node: Node, *, command: str) -> Connection:
-    """Open the session that holds the node's lock, for `release`.
-
-    Raises NodeLocked and NodeUnavailable.
-    """
-    connection = connect(node, topology.database, purpose=purpose(command), autocommit=True)
-    try:
-        take(connection, node.name)
-    except psycopg.Error as error:
-        connection.close()
-        raise unavailable(node, error) from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def release(connection: Connection) -> None:
@@ -157,15 +136,15 @@ def held(
     with ExitStack() as stack:
         sessions: dict[NodeName, Connection] = {}
         for name in nodes:
-            sessions[name] = hold(topology, topology.nodes[name], command=command)
-            stack.callback(release, sessions[name])
+            node = topology.nodes[name]
+            session = connect(node, topology.database, purpose=purpose(command), autocommit=True)
+            stack.callback(release, session)
+            try:
+                take(session, name)
+            except psycopg.Error as error:
+                raise unavailable(node, error) from error
+            sessions[name] = session
         yield sessions
-
-
-def require_free(connection: Connection, node: str) -> None:
-    """See that no session holds the node's lock, and take none; raises NodeLocked."""
-    if (found := held_by(connection, _CLASS)) is not None:
-        raise NodeLocked(node, *found)
 
 
 def require_all_free(
@@ -177,12 +156,14 @@ def require_all_free(
     """
     asked = observer.ask(
         topology,
-        lambda session, node: require_free(session, node.name),
+        lambda session, _: held_by(session, _CLASS),
         purpose=purpose(command),
         nodes=[topology.nodes[name] for name in nodes],
     )
+    found: list[ShardctlError] = [NodeLocked(n, *one) for n, one in asked.values.items() if one]
     errors = asked.errors.values()
-    if found := [e for e in errors if not (may_be_away and isinstance(e, NodeUnavailable))]:
+    found += (e for e in errors if not (may_be_away and isinstance(e, NodeUnavailable)))
+    if found:
         raise together(found)
 
 
@@ -192,47 +173,22 @@ def holder(connection: Connection) -> str | None:
     return None if found is None else found.name
 
 
-def begin_cutover(connection: Connection) -> Holder | None:
-    """Take the lock of cutovers on a node for this session; give who has it instead."""
-    return alone(connection, _CUTOVER)
-
-
-def cutting_over(connection: Connection) -> Holder | None:
-    """Give the other session with the lock of cutovers on this node."""
-    return held_by(connection, _CUTOVER)
-
-
 def end_cutover(connection: Connection) -> None:
     """Release the lock of cutovers; a session that is lost has lost it, too."""
     if connection.info.transaction_status == TransactionStatus.IDLE:
         with suppress(psycopg.OperationalError):
-            connection.execute(QUERIES["unlock_class"], {"class": _CUTOVER})
+            connection.execute(QUERIES["unlock_class"], {"class": CUTOVER})
 
 
 def queue(connection: Connection, node: str, wait_s: float) -> None:
     """Wait until no command changes the node, and have the turn among those that wait for that.
 
-    The turn is this session's until it ends; the lock is not kept: `take` takes it. Neither waits
-    for a session that does not count. Raises NodeLocked when the time is over.
+    The turn is this session's until it ends; the lock is not taken: `take` does that. Raises
+    NodeLocked when the time is over.
     """
     until = time.monotonic() + wait_s
-    while not _waited(connection, "wait_turn", until) and held_by(connection, _CLASS, turn=True):
-        if time.monotonic() >= until:
-            require_free(connection, node)
-            raise NodeLocked(node, "another shardctl command that waits for the lock", None)
-    while held_by(connection, _CLASS) is not None:
-        if time.monotonic() >= until:
-            require_free(connection, node)
-        elif _waited(connection, "wait_lock", until) and held_by(connection, _CLASS) is not None:
-            time.sleep(_POLL_S)  # it has another key
-
-
-def _waited(connection: Connection, query: str, until: float) -> bool:
-    """Wait for an advisory lock, for a while at most; return whether this session had it."""
-    left_ms = max(1, min(_LOOK_MS, round((until - time.monotonic()) * 1000)))
-    connection.execute("SELECT set_config('lock_timeout', %s, false)", [f"{left_ms}ms"])
-    try:
-        connection.execute(QUERIES[query], {"class": _CLASS})
-    except psycopg.errors.LockNotAvailable:
-        return False
-    return True
+    for look, of_class in ((alone, _TURN), (held_by, _CLASS)):
+        while (holder := look(connection, of_class)) is not None:
+            if time.monotonic() >= until:
+                raise NodeLocked(node, *(held_by(connection, _CLASS) or holder))
+            time.sleep(_POLL_S)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from shardctl import inputs
-from shardctl.errors import UsageError, together
+from shardctl.errors import UsageError
 from shardctl.postgres import split
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ class Migration:
 def read(folder: Path | None) -> tuple[Migration, ...]:
     """Read the folder's migrations in the order of their numbers; None is an empty folder.
 
-    Raises MigrationInvalid, or Problems of them: the folder is missing, a file of another
-    name than NNNN_name.sql (only `.sql` files count), two with one number, one that is not
-    UTF-8 or that controls transactions.
+    Raises MigrationInvalid: the folder is missing, a file of another name than NNNN_name.sql (only
+    `.sql` files count), two with one number, one that is not UTF-8 or that controls transactions.
     """
     if folder is None:
         return ()
@@ -61,21 +60,11 @@ def read(folder: Path | None) -> tuple[Migration, ...]:
             "no such folder of migrations",
             hint="create it, or remove `database.migrations` from the topology",
         )
-    found: list[Migration] = []
-    problems: list[MigrationInvalid] = []
-    for file in sorted(folder.glob("*.sql")):
-        try:
-            found.append(_read_file(file))
-        except MigrationInvalid as problem:
-            problems.append(problem)
-    found.sort(key=lambda migration: migration.number)
-    problems += [
-        MigrationInvalid(str(second.file), f"has the same number as {first.name}")
-        for first, second in pairwise(found)
-        if first.number == second.number
-    ]
-    if problems:
-        raise together(problems)
+    files = map(_read_file, sorted(folder.glob("*.sql")))
+    found = sorted(files, key=lambda migration: migration.number)
+    for first, second in pairwise(found):
+        if first.number == second.number:
+            raise MigrationInvalid(str(second.file), f"has the same number as {first.name}")
     return tuple(found)
 
 
@@ -86,10 +75,9 @@ def _read_file(file: Path) -> Migration:
     try:
         content = inputs.read(file, inputs.MOST_SQL)
         text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise MigrationInvalid(str(file), f"is not UTF-8 (byte {error.start})") from error
-    except OSError as error:
-        raise MigrationInvalid(str(file), f"cannot be read: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise MigrationInvalid(str(file), f"cannot be read: {why}") from error
     if "\0" in text:
         raise MigrationInvalid(str(file), "holds a zero byte")
     first_line = text.split("\n", 1)[0].strip()

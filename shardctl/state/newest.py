@@ -35,10 +35,15 @@ def reports(topology: Topology, *, command: str, within_s: float) -> list[NodeMa
     answers: queue.SimpleQueue[NodeMap | None] = queue.SimpleQueue()
     quick = {**topology.database.options, "connect_timeout": str(_CONNECT_S)}
     database = replace(topology.database, options=quick)
-    asked = replace(topology, database=database)
 
     def ask(node: Node) -> None:
-        answers.put(_ask(asked, node, command))
+        purpose, row = lock.purpose(command), None
+        try:
+            with connect(node, database, purpose=purpose, autocommit=True) as session:
+                row = session.execute(READ).fetchone()
+        except (psycopg.Error, ShardctlError) as error:
+            logger.info("node %s: cannot read its map: %s", node.name, error)
+        answers.put(of_row(row) if row else None)
 
     deadline = time.monotonic() + within_s
     for node in topology.nodes.values():
@@ -53,15 +58,3 @@ def reports(topology: Topology, *, command: str, within_s: float) -> list[NodeMa
         if answer is not None and answer.map.same_cluster(wanted):
             found.append(answer)
     return found
-
-
-def _ask(topology: Topology, node: Node, command: str) -> NodeMap | None:
-    """Ask one node; None where it has no whole map."""
-    try:
-        purpose = lock.purpose(command)
-        with connect(node, topology.database, purpose=purpose, autocommit=True) as session:
-            row = session.execute(READ).fetchone()
-    except (psycopg.Error, ShardctlError) as error:
-        logger.info("node %s: cannot read its map: %s", node.name, error)
-        return None
-    return of_row(row) if row else None

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import psycopg
 
-from shardctl.meter import Held, Meters
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.state.journal import QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from shardctl.fanout import Progress
@@ -50,13 +50,6 @@ class MoveProgress:
     wal_limit_bytes: int | None
     at: datetime
 
-    @property
-    def held(self) -> Held | None:
-        """The WAL that the source holds back, if it is known."""
-        if self.wal_bytes is None:
-            return None
-        return Held(self.wal_bytes, self.wal_limit_bytes, self.lag_bytes)
-
 
 def read(session: Connection) -> dict[str, MoveProgress]:
     """Read the progress of the copies of all moves, by move."""
@@ -80,75 +73,47 @@ def write(session: Connection, move: str, reading: Reading) -> None:
     session.execute(QUERIES["write_progress"], {"move": move, **given})
 
 
-def remove(connect: Callable[[], Connection], move: str) -> None:
-    """Remove what was written of a move; where that cannot be, the log says why."""
-    try:
-        with connect() as session:
-            session.execute(_LIMIT)
-            session.execute(QUERIES["end_progress"], {"move": move})
-    except (psycopg.Error, NodeUnavailable) as error:
-        logger.info("move %s: its progress was not removed: %s", move, error)
+@contextmanager
+def kept(
+    shown: Progress,
+    connect: Callable[[], Connection],
+    move: str,
+    look: Callable[[Progress, Connection], None] = lambda _shown, _session: None,
+) -> Iterator[Progress]:
+    """Record what `shown` has, the progress of one copy, once a second.
 
-
-class Kept:
-    """A `Progress` that also records the progress of its one copy once a second.
-
-    It writes from a thread, over a session of its own with the source, which `connect` opens in
-    autocommit. So the copy goes on where the source is lost, a lock is held, or this role cannot
-    write there. When it is left, the row is removed and the session closed: nothing is written
-    during a cutover.
+    It is written from a thread, over a session of its own with the source, which `connect` opens in
+    autocommit, again where it is lost; `look` gets it each time. So the copy goes on where the
+    source is lost, a lock is held, or this role cannot write there. In the end the row is removed
+    and the session closed: nothing is written during a cutover. A server that does not answer is
+    not waited for.
     """
+    ended = threading.Event()
+    for key in shown.at_work():  # of an earlier step, such as a comparison that left out tables
+        shown.end(key)
 
-    def __init__(
-        self,
-        shown: Progress,
-        connect: Callable[[], Connection],
-        move: str,
-        look: Callable[[Progress, Connection], None] = lambda _kept, _session: None,
-    ) -> None:
-        """Show it, too, by `shown`; `look` gets the session as often as it is written."""
-        self._shown = shown
-        self._connect = connect
-        self._move = move
-        self._look = look
-        self._meters = Meters()
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True)
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        """Show what is reported, and count it."""
-
-        def report(*given: Any) -> None:
-            for one in (self._shown, self._meters):
-                getattr(one, name)(*given)
-
-        return report
-
-    def __enter__(self) -> Progress:
-        """Begin to write."""
-        self._thread.start()
-        return cast("Progress", self)
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        """End that and every phase; a server that does not answer is not waited for."""
-        for key, one in self._meters.read().items():
-            if kind is None:  # the total is an estimate
-                self._shown.advance(key, one.total - one.done)
-            self._shown.end(key)
-        self._ended.set()
-        self._thread.join(_END_S)
-
-    def _keep(self) -> None:
-        """Write until the copy has ended; connect again where the session is lost."""
-        while not self._ended.is_set():
+    def keep() -> None:
+        while not ended.is_set():
             try:
-                with self._connect() as session:
+                with connect() as session:
                     session.execute(_LIMIT)
-                    while not self._ended.wait(_EVERY_S):
-                        self._look(cast("Progress", self), session)
-                        for reading in self._meters.read().values():
-                            write(session, self._move, reading)
-                    session.execute(QUERIES["end_progress"], {"move": self._move})
+                    while not ended.wait(_EVERY_S):
+                        look(shown, session)
+                        for reading in shown.at_work().values():
+                            write(session, move, reading)
+                    session.execute(QUERIES["end_progress"], {"move": move})
             except (psycopg.Error, NodeUnavailable) as error:
-                logger.info("move %s: cannot record its progress: %s", self._move, error)
-                self._ended.wait(_AGAIN_S)
+                logger.info("move %s: cannot record its progress: %s", move, error)
+                ended.wait(_AGAIN_S)
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield shown
+        for key, one in shown.at_work().items():
+            shown.advance(key, one.total - one.done)  # the total is an estimate
+    finally:
+        for key in shown.at_work():
+            shown.end(key)
+        ended.set()
+        thread.join(_END_S)

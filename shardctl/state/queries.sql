@@ -58,32 +58,20 @@ SELECT at, id, who, command, result FROM shardctl.event WHERE at >= %(since)s
 -- The lock of a command that changes this node
 SELECT pg_try_advisory_lock(%(class)s, %(key)s)
 
--- name: unlock
--- Release it
-SELECT pg_advisory_unlock(%(class)s, %(key)s)
-
 -- name: unlock_class
 -- Release all locks of a class that this session has
 SELECT pg_advisory_unlock(classid::bigint::integer, objid::bigint::integer) FROM pg_locks
 WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND classid = %(class)s AND objsubid = 2
 
--- name: wait_turn
--- One's turn among the commands that wait for this node
-SELECT pg_advisory_lock(%(class)s, 1)
-
--- name: wait_lock
--- Wait until the command that changes this node has ended; its lock is not kept
-SELECT pg_advisory_lock(%(class)s, 0), pg_advisory_unlock(%(class)s, 0)
-
 -- name: lock_holder
--- What else holds that lock, or the turn, and counts: anybody may take an advisory lock, and a name
+-- What else holds that lock, and counts: anybody may take an advisory lock, and a name
 SELECT a.application_name, a.backend_start
 FROM pg_locks AS l
 JOIN pg_stat_activity AS a ON a.pid = l.pid
 JOIN pg_database AS d ON d.oid = l.database AND d.datname = current_database()
 LEFT JOIN pg_namespace AS n ON n.nspname = 'shardctl'
 WHERE l.locktype = 'advisory' AND l.granted AND l.pid <> pg_backend_pid()
-  AND l.classid = %(class)s AND l.objsubid = 2 AND (l.objid = 1) = %(turn)s
+  AND l.classid = %(class)s AND l.objsubid = 2
   AND (a.usename = session_user OR pg_has_role(a.usesysid, d.datdba, 'MEMBER')
        OR coalesce(pg_has_role(a.usesysid, n.nspowner, 'MEMBER'), false))
 ORDER BY a.backend_start

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from psycopg.types.json import Jsonb
 
 from shardctl.ids import times
-from shardctl.postgres import queries
 from shardctl.state import journal, leash
 from shardctl.state.journal import QUERIES, MoveState
 
@@ -90,16 +89,12 @@ def id_of(move: Move) -> str | None:
 
 def read(session: Connection, moves: Iterable[Move]) -> Mapping[str, Kept]:
     """Read what the target of some moves keeps for their reverses, by these moves' ids."""
-    wanted = {one.id: journal.slot(reverse) for one in moves if (reverse := _due(one))}
+    wanted = {journal.slot(reverse): one.id for one in moves if (reverse := _due(one))}
     if not wanted:
         return {}
-    given = {"slots": list(wanted.values())}
-    found = {slot: held for slot, held in session.execute(QUERIES["slots_held"], given)}  # noqa: C416
-    (now,) = queries.one(session, QUERIES["clock"])
-    watched = leash.watched(session, found)
-    return {
-        move: Kept(now, found.get(slot), watched=slot in watched) for move, slot in wanted.items()
-    }
+    watched = leash.watched(session, wanted)
+    rows = session.execute(QUERIES["slots_kept"], {"slots": list(wanted)})
+    return {wanted[slot]: Kept(now, held, watched=slot in watched) for slot, now, held in rows}
 
 
 def of(move: Move, begun: Move | None, kept: Kept | None, now: datetime) -> Reverse | None:
@@ -111,7 +106,7 @@ def of(move: Move, begun: Move | None, kept: Kept | None, now: datetime) -> Reve
     reverse = id_of(move)
     if reverse is None or move.state not in _CLOSED:
         return None
-    report = move.report or {}
+    report, found = move.report or {}, kept or Kept(now)
     until = (move.ended or move.changed) + timedelta(
         seconds=move.plan["options"].get("keep_reverse_s", 0.0)
     )
@@ -120,13 +115,13 @@ def of(move: Move, begun: Move | None, kept: Kept | None, now: datetime) -> Reve
         state = "reversed" if begun.state.closed else "begun"
     elif begun is not None or ENDED in report:
         state = "finished"
-    elif (kept.at if kept is not None else now) > until:
+    elif found.at > until:
         state = "expired"
     elif kept is not None and kept.held_bytes is None:
         state = "lost"
-    held = kept.held_bytes if kept is not None else None
-    watched = kept is None or kept.watched
-    return Reverse(reverse, state, until, held, report.get(LIMIT), watched=watched)
+    return Reverse(
+        reverse, state, until, found.held_bytes, report.get(LIMIT), watched=found.watched
+    )
 
 
 def note(session: Connection, move: str, key: str, value: object) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardctl.topology.fields import epoch_ms, milliseconds
+from shardctl.topology.fields import milliseconds
 from shardctl.topology.model import (
     Control,
     Database,
@@ -44,20 +44,20 @@ def build(file: FileSection, path: Path, folder: Path) -> Topology:
         shard_count=file.shards.count,
         schema_pattern=file.shards.pattern,
         id=IdSettings(
-            epoch_ms=epoch_ms(file.id.epoch),
+            epoch_ms=file.id.epoch,
             tick_ms=milliseconds(file.id.tick),
             **{f"{part}_bits": width for part, width in file.id.bits},
             generator=file.id.generator,
         ),
         database=Database(
-            name=database.name,
-            user=database.user,
-            app_roles=tuple(database.app_roles),
-            replication_user=database.replication_user or database.user,
-            migrations=_path(database.migrations, folder),
-            options=known | database.options,
-            keys=database.keys,
-            subscription_options=known | database.subscription_options,
+            **vars(database)
+            | {
+                "app_roles": tuple(database.app_roles),
+                "replication_user": database.replication_user or database.user,
+                "migrations": _path(database.migrations, folder),
+                "options": known | database.options,
+                "subscription_options": known | database.subscription_options,
+            }
         ),
         nodes=nodes,
         poolers={
@@ -90,38 +90,29 @@ def sandbox_password(topology: Topology) -> str | None:
 
 
 def _node(name: NodeName, node: NodeSection, folder: Path) -> Node:
-    return Node(
-        name=name,
-        host=node.host,
-        port=node.port,
-        shards=tuple(
-            ShardId(s) for first, last in sorted(node.shards) for s in range(first, last + 1)
-        ),
-        data_directory=_path(node.data_directory, folder),
-        bin_directory=_path(node.bin_directory, folder),
-        os_user=node.os_user,
-        settings=node.settings,
-        pooler_host=node.pooler_host or node.host,
-        ssh=_ssh(node.ssh, node.host, folder),
-        control=None if node.control is None else Control(**dict(node.control)),
-        relative=_relative(data_directory=node.data_directory, bin_directory=node.bin_directory),
-    )
+    shards = (ShardId(s) for first, last in sorted(node.shards) for s in range(first, last + 1))
+    made = {
+        "name": name,
+        "shards": tuple(shards),
+        "pooler_host": node.pooler_host or node.host,
+        "ssh": _ssh(node.ssh, node.host, folder),
+        "control": None if node.control is None else Control(**dict(node.control)),
+        **_paths(folder, data_directory=node.data_directory, bin_directory=node.bin_directory),
+    }
+    return Node(**dict(node) | made)
 
 
 def _pooler(name: PoolerName, pooler: PoolerSection, folder: Path, user: str) -> Pooler:
-    config = _absolute(pooler.config, folder)
-    return Pooler(
-        name=name,
-        host=pooler.host,
-        port=pooler.port,
-        config=config,
-        databases_file=_path(pooler.databases_file, folder) or databases_file(config),
-        admin_user=pooler.admin_user or user,
-        aliases=tuple(pooler.aliases),
-        os_user=pooler.os_user,
-        ssh=_ssh(pooler.ssh, pooler.host, folder),
-        relative=_relative(config=pooler.config, databases_file=pooler.databases_file),
-    )
+    paths = _paths(folder, config=pooler.config, databases_file=pooler.databases_file)
+    made = {
+        "name": name,
+        "admin_user": pooler.admin_user or user,
+        "aliases": tuple(pooler.aliases),
+        "ssh": _ssh(pooler.ssh, pooler.host, folder),
+        **paths,
+        "databases_file": paths["databases_file"] or databases_file(paths["config"]),
+    }
+    return Pooler(**dict(pooler) | made)
 
 
 def databases_file(config: Path) -> Path:
@@ -140,14 +131,11 @@ def _ssh(ssh: SshSection | None, host: str, folder: Path) -> Ssh | None:
     return Ssh(**dict(ssh) | {"host": ssh.host or host, "key_file": _path(key_file, folder)})
 
 
-def _relative(**paths: str | None) -> tuple[str, ...]:
-    """Name the keys of paths that do not begin at the root."""
-    return tuple(key for key, path in paths.items() if path and not Path(path).is_absolute())
+def _paths(folder: Path, **paths: str | None) -> dict[str, Any]:
+    """Give paths of the file, and as `relative` the keys of those that begin at its folder."""
+    relative = tuple(key for key, path in paths.items() if path and not Path(path).is_absolute())
+    return {key: _path(path, folder) for key, path in paths.items()} | {"relative": relative}
 
 
 def _path(text: str | None, folder: Path) -> Path | None:
-    return None if text is None else _absolute(text, folder)
-
-
-def _absolute(text: str, folder: Path) -> Path:
-    return Path(os.path.abspath(folder / text))  # noqa: PTH100  # pathlib keeps `..`
+    return None if text is None else Path(os.path.abspath(folder / text))  # noqa: PTH100  # pathlib keeps `..`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -14,7 +14,7 @@ from shardctl.topology.marks import BadYaml
 from shardctl.topology.problems import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from shardctl.topology.problems import Loc
 
@@ -39,25 +39,28 @@ class ScalarNotEditable(ShardctlError):
 def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     """Give `text` with the scalars at these paths replaced.
 
-    `text` is the file decoded, with its line breaks and byte order mark as they are. An old
-    scalar's quotes are kept; a plain one gets double quotes only where it must. Raises
-    ScalarNotEditable where a path is missing, where anything else would mean something else then
-    (as with a list, a block or an alias), or where the text is no YAML.
+    `text` is the file decoded, with its line breaks and byte order mark as they are. A scalar in
+    quotes gets double ones; a plain one only where it must. Raises ScalarNotEditable where a path
+    is missing, where anything else would mean something else then (as with a list, a block or an
+    alias), or where the text is no YAML.
     """
-    start = len(_BOM) if text.startswith(_BOM) else 0
-    body = text[start:]
+    body = text.removeprefix(_BOM)
     document = _read(body, values)
     spans = []
     for path, value in values.items():
         part = document.values.get(path)
         if part is None:
             raise ScalarNotEditable(path, "the file does not have this key")
-        spans.append((part.mark.index, part.end, _write(value, part)))
+        new = _double(value) if part.style else scalar(value, flow=part.flow)
+        spans.append((part.mark.index, part.end, new))
     edited = body
     for first, end, new in sorted(spans, reverse=True):
         edited = edited[:first] + new + edited[end:]
-    _prove(document, _read(edited, values), values)
-    return text[:start] + edited
+    expected: dict[Loc, str | None] = {path: part.text for path, part in document.values.items()}
+    expected.update(values.items())  # nothing else may have changed
+    if {path: part.text for path, part in _read(edited, values).values.items()} != expected:
+        raise ScalarNotEditable(next(iter(values)), "the edited text would have another meaning")
+    return text.removesuffix(body) + edited
 
 
 def with_entry(text: str, section: str, name: str, value: str | None) -> str:
@@ -67,9 +70,8 @@ def with_entry(text: str, section: str, name: str, value: str | None) -> str:
     comments in its lines; those above it stay. The caller has to see that nothing else means
     something else then. Raises ScalarNotEditable unless the mapping has lines for each entry.
     """
-    start = len(_BOM) if text.startswith(_BOM) else 0
-    body = text[start:]
-    document = _read(body, {(section, name): ""})
+    body = text.removeprefix(_BOM)
+    document = _read(body, [(section, name)])
     entries = [loc for loc in document.keys if loc[:-1] == (section,)]
     if not entries or body[document.values[section,].mark.index] == "{":
         raise ScalarNotEditable((section, name), f"{section} does not have one entry a line")
@@ -85,7 +87,7 @@ def with_entry(text: str, section: str, name: str, value: str | None) -> str:
     else:
         ending = "\r" if lines[first].endswith("\r") else ""
         lines.insert(stop, f"{' ' * (key.column - 1)}{name}: {value}{ending}")
-    return text[:start] + "\n".join(lines)
+    return text.removesuffix(body) + "\n".join(lines)
 
 
 def _is_beside(line: str, column: int) -> bool:
@@ -94,47 +96,20 @@ def _is_beside(line: str, column: int) -> bool:
     return not text or (text.startswith("#") and len(line) - len(line.lstrip()) < column)
 
 
-def scalar(text: str) -> str:
-    """Write a text as a scalar for within braces."""
-    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else _double(text)
+def scalar(text: str, *, flow: bool = True) -> str:
+    """Write a text as a scalar, with `flow` for within braces."""
+    plain = (_PLAIN if flow else _PLAIN_WITH_COMMA).fullmatch(text)
+    return text if plain and text.lower() not in _WORDS else _double(text)
 
 
-def _read(text: str, values: Mapping[tuple[str, ...], str]) -> marks.Document:
+def _read(text: str, paths: Iterable[tuple[str, ...]]) -> marks.Document:
     try:
-        document = marks.read(text)
+        return marks.read(text)
     except BadYaml as error:
         why = f"line {error.mark.line}: {error.message}"
-        raise ScalarNotEditable(next(iter(values), ()), why) from error
-    if document.flaws:
-        mark, flaw = document.flaws[0]
-        why = f"line {mark.line}: {flaw.message}"
-        raise ScalarNotEditable(next(iter(values), ()), why)
-    return document
-
-
-def _write(value: str, part: marks.Part) -> str:
-    if part.style == "'" and value.isprintable():
-        return "'" + value.replace("'", "''") + "'"
-    safe = _PLAIN if part.flow else _PLAIN_WITH_COMMA
-    if part.style or not safe.fullmatch(value):
-        return _double(value)
-    return _double(value) if value.lower() in _WORDS else value
+        raise ScalarNotEditable(next(iter(paths), ()), why) from error
 
 
 def _double(value: str) -> str:
     text: str = yaml.safe_dump(value, default_style='"', allow_unicode=True, width=math.inf)
     return text.rstrip("\n")
-
-
-def _prove(
-    before: marks.Document, after: marks.Document, values: Mapping[tuple[str, ...], str]
-) -> None:
-    """Raise unless the edited text has the new values and nothing else has changed."""
-    expected: dict[Loc, str | None] = {path: part.text for path, part in before.values.items()}
-    new: Mapping[Any, str] = values
-    expected.update(new)
-    found = {path: part.text for path, part in after.values.items()}
-    if found != expected:
-        raise ScalarNotEditable(
-            next(iter(values), ()), "the edited text would have a different meaning"
-        )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from shardctl.errors import Misused
+from shardctl.ids.layout import HASH_DIGITS
 from shardctl.topology.model import ShardId
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ Key = int | str | UUID
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}|0[xX][0-9a-fA-F]{1,16}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_DIGITS = 15
-"""Hexadecimal digits of the hash: 60 bits fit every language's and SQL's signed 64."""
 
 
 def key_unsupported(what: str) -> Misused:
@@ -71,7 +70,7 @@ def stable_hash(key: Key) -> int:
         data = text.encode()
     except UnicodeEncodeError as error:
         raise key_unsupported(f"{text!a} (invalid Unicode)") from error
-    return int(hashlib.sha256(data).hexdigest()[:_DIGITS], 16)
+    return int(hashlib.sha256(data).hexdigest()[:HASH_DIGITS], 16)
 
 
 def read(text: str) -> Key:

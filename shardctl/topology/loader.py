@@ -5,30 +5,26 @@ from __future__ import annotations
 import grp
 import os
 import pwd
+import re
 import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from shardctl import inputs
 from shardctl.errors import Misused
-from shardctl.topology import aliases, marks, rules, wording
+from shardctl.topology import marks, rules
 from shardctl.topology.build import build
 from shardctl.topology.marks import BadYaml, Mark, decode
-from shardctl.topology.problems import (
-    Finding,
-    Loc,
-    Problem,
-    TopologyInvalid,
-    TopologyMissing,
-    dotted,
-)
+from shardctl.topology.problems import Finding, Loc, TopologyInvalid, TopologyMissing, dotted
 from shardctl.topology.spec import FileSection
 
 if TYPE_CHECKING:
     from shardctl.topology.model import Topology
 
-__all__ = ["Problem", "TopologyInvalid", "TopologyMissing", "json_schema", "load", "parse"]
+__all__ = ["TopologyInvalid", "TopologyMissing", "json_schema", "load", "parse"]
 
 MOST_BYTES = 1 << 20
 """Bytes of the largest file that is read: 8,192 shards on 500 nodes need an eighth of that.
@@ -36,7 +32,7 @@ MOST_BYTES = 1 << 20
 Reading a MiB takes up to 3 s and 140 MB of memory.
 """
 
-_EXPECTED = "expected keys and values, as `shardctl sandbox new` writes them"
+_RANGE = re.compile(r" *[0-9]+( *- *[0-9]+)? *")
 
 
 def load_trusted(path: Path) -> Topology:
@@ -77,7 +73,7 @@ def parse(content: bytes, path: Path) -> Topology:
     except BadYaml as error:
         raise _invalid(path, [(error.mark, Finding((), error.message))]) from error
     if not isinstance(document.data, dict):
-        top = Finding((), _EXPECTED)
+        top = Finding((), "expected keys and values, as `shardctl sandbox new` writes them")
         raise _invalid(path, [*document.flaws, (document.place(top), top)])
     folder = os.path.abspath(path.parent)  # noqa: PTH100  # pathlib keeps `..`
     content_model, findings = _findings(document)
@@ -109,8 +105,6 @@ def _require_trusted(path: Path) -> None:
         except OSError:  # reading it reports that
             return
         kind = stat.S_IFMT(found.st_mode)
-        if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
-            return
         owner, group = _name(found)
         # Of a sticky directory, only the owner of what is in it replaces that.
         sticky = kind == stat.S_IFDIR and found.st_mode & stat.S_ISVTX and place != real
@@ -143,27 +137,45 @@ def _name(found: os.stat_result) -> tuple[str, str]:
 def _findings(
     document: marks.Document,
 ) -> tuple[FileSection | None, list[tuple[Mark, Finding]]]:
-    data = document.data
-    model, found = wording.findings(data)
+    """Validate plain data; give the file's content, or None, and everything wrong with it."""
+    data, model = document.data, None
+    found: list[Finding] = []
+    try:
+        model = FileSection.model_validate(data)
+    except ValidationError as error:
+        found += map(_finding, error.errors(include_url=False))
     secret = list(rules.passwords(data))
-    for rule in (*rules.RULES, aliases.aliases):
+    for rule in rules.RULES:
         found += rule(data)
     hidden = {finding.loc for finding in secret} | rules.remnants(data, secret)
-    if any(flaw.loc[:1] == ("nodes",) for _, flaw in document.flaws):
-        # A node or its shards were skipped: what is missing is unknown.
-        found = [f for f in found if f.loc != ("nodes",)]
-    kept = [f for f in found if not _within(f.loc, hidden)]
+    # Of what is at or below a password, nothing more is reported.
+    kept = [f for f in found if hidden.isdisjoint(f.loc[: n + 1] for n in range(len(f.loc)))]
     return model, document.flaws + [(document.place(f), f) for f in [*secret, *kept]]
 
 
-def _within(loc: Loc, hidden: set[Loc]) -> bool:
-    """Return whether a password is at or above `loc`: nothing more is reported of it."""
-    return any(loc[:length] in hidden for length in range(1, len(loc) + 1))
+def _finding(detail: Any) -> Finding:
+    """Put what pydantic has found into words for the file."""
+    loc: Loc = detail["loc"]
+    kind = detail["type"]
+    if kind == "missing":
+        return Finding(loc, "missing", "key")
+    if kind == "extra_forbidden":
+        said = "unknown key"
+        if _RANGE.fullmatch(str(loc[-1])):  # {shards: 0-1,3} is YAML for two keys
+            said += '; within { } a list of shards needs quotes: shards: "0-1,3"'
+        return Finding(loc, said, "key")
+    if kind == "value_error":
+        return Finding(loc, str(detail["ctx"]["error"]))
+    if kind in ("model_type", "dict_type"):
+        return Finding(loc, "expected keys and values")
+    return Finding(loc, detail["msg"])
 
 
 def _invalid(path: Path, findings: list[tuple[Mark, Finding]]) -> TopologyInvalid:
     problems = {
-        Problem(str(path), mark.line, mark.column, dotted(finding.loc), finding.message)
-        for mark, finding in findings
+        (mark.line, mark.column, ": ".join(filter(None, (dotted(found.loc), found.message))))
+        for mark, found in findings
     }
-    return TopologyInvalid(tuple(sorted(problems)))
+    return TopologyInvalid(
+        tuple(f"{path}:{line}:{column}: {said}" for line, column, said in sorted(problems))
+    )

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from shardctl.topology.problems import Finding, Loc
-
-_CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +28,11 @@ class BadYaml(Exception):
         self.message = message
 
 
-def mark_at(text: str, index: int) -> Mark:
-    """Give the mark of a character."""
-    return Mark(index, text.count("\n", 0, index) + 1, index - text.rfind("\n", 0, index))
+_START = Mark(0, 1, 1)
+
+
+def _mark(place: Any) -> Mark:
+    return Mark(place.index, place.line + 1, place.column + 1)
 
 
 def decode(content: bytes) -> str:
@@ -41,17 +40,13 @@ def decode(content: bytes) -> str:
     try:
         return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        before = content[: error.start].decode()
-        mark = mark_at(before, len(before))
-        raise BadYaml(mark, f"byte {error.start} is not UTF-8; save the file as UTF-8") from error
+        said = f"byte {error.start} is not UTF-8; save the file as UTF-8"
+        raise BadYaml(_START, said) from error
 
 
-def explain(error: Any, text: str) -> BadYaml:
+def explain(error: Any) -> BadYaml:
     """Say what PyYAML or libyaml found, and where; no name of a tag, which may be a password."""
-    place = error.problem_mark
-    mark = Mark(place.index, place.line + 1, place.column + 1)
-    if text[mark.index : mark.index + 1] == "\t":
-        return BadYaml(mark, "a tab in the indentation; YAML is indented with spaces")
+    mark = _mark(error.problem_mark)
     composing = isinstance(error, yaml.composer.ComposerError)
     if composing or "tag" in f"{error.problem} {error.context}":
         return BadYaml(mark, "quote a value that begins with *, & or !; a file is one document")
@@ -66,15 +61,8 @@ _MOST_VALUES = 100_000
 """Values, with those that aliases repeat; a file that needs more is an attack or a mistake."""
 _TAG = "tag:yaml.org,2002:"
 _NULL = _TAG + "null"
-_TAGS = {
-    yaml.SequenceNode: {_TAG + "seq"},
-    yaml.MappingNode: {_TAG + "map"},
-    yaml.ScalarNode: {
-        _TAG + kind
-        for kind in ("str", "int", "float", "bool", "null", "timestamp", "merge", "value")
-    },
-}
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_KINDS = ("bool", "float", "int", "map", "merge", "null", "seq", "str", "timestamp", "value")
+"""What a value may be by itself; any other tag was written in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +97,7 @@ class Document:
             if loc in self.keys:
                 return self.keys[loc]
             loc, at = loc[:-1], "key"
-        root = self.values.get(())
-        return root.mark if root else Mark(0, 1, 1)
+        return self.values[()].mark if () in self.values else _START
 
     def flaw(self, mark: Mark, loc: Loc, message: str) -> None:
         """Note what a topology does not allow."""
@@ -120,15 +107,15 @@ class Document:
 def read(text: str) -> Document:
     """Read YAML without a byte order mark; raises BadYaml where it is none."""
     document = Document()
-    if found := _CONTROL.search(text):
-        said = f"the control character U+{ord(found[0]):04X} is not allowed; remove it"
-        raise BadYaml(mark_at(text, found.start()), said)
     try:
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
-        raise explain(error, text) from error
+        raise explain(error) from error
+    except yaml.reader.ReaderError as error:
+        said = f"character U+{error.character:04X} at byte {error.position} is not allowed"
+        raise BadYaml(_START, said) from error
     except RecursionError as error:  # libyaml has a limit of its own
-        raise BadYaml(Mark(0, 1, 1), f"more than {_MAX_DEPTH} nested levels") from error
+        raise BadYaml(_START, f"more than {_MAX_DEPTH} nested levels") from error
     if root is not None:
         document.data = _value(document, root, (), flow=False)
     return document
@@ -174,12 +161,9 @@ def _mapping(document: Document, node: Any, loc: Loc, *, flow: bool) -> dict[str
 
 
 def _checked(document: Document, node: Any, loc: Loc) -> Mark:
-    """Give a node's mark; raises BadYaml for what is not text."""
-    place = node.start_mark
-    mark = Mark(place.index, place.line + 1, place.column + 1)
-    if node.tag not in _TAGS[type(node)]:
+    """Give a node's mark, and note a tag."""
+    mark = _mark(node.start_mark)
+    if node.tag.removeprefix(_TAG) not in _KINDS:
         said = "YAML tags are not supported; quote a value that begins with !"
         document.flaw(mark, loc, said)
-    if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
-        raise BadYaml(mark, "an escape for an invalid character")
     return mark

@@ -7,6 +7,8 @@ from datetime import timedelta  # noqa: TC003  # a field type that readers resol
 from pathlib import Path  # noqa: TC003  # same
 from typing import TYPE_CHECKING, Literal, NewType
 
+from shardctl.ids.layout import Layout
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,15 +24,10 @@ AliasKind = Literal["shard", "node"]
 
 
 @dataclass(frozen=True, slots=True)
-class IdSettings:
-    """How ids are laid out (`ids.Layout` computes with it) and which generator makes them."""
+class IdSettings(Layout):
+    """How ids are laid out, and which generator makes them."""
 
-    epoch_ms: int
-    tick_ms: int
-    time_bits: int
-    shard_bits: int
-    sequence_bits: int
-    generator: Generator
+    generator: Generator = "strict"
 
 
 @dataclass(frozen=True, slots=True)

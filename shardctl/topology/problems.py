@@ -24,21 +24,6 @@ class Finding:
     at: Literal["key", "value"] = "value"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """One thing wrong with a file; line and column count from 1, the path may be empty."""
-
-    file: str
-    line: int
-    column: int
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        path = f"{self.path}: " if self.path else ""
-        return f"{self.file}:{self.line}:{self.column}: {path}{self.message}"
-
-
 class TopologyProblem(UsageError):
     """One problem of a file, as an error of its own."""
 
@@ -46,17 +31,20 @@ class TopologyProblem(UsageError):
 
 
 class TopologyInvalid(UsageError):
-    """The file was read and does not describe a cluster; holds every problem, by line."""
+    """The file was read and does not describe a cluster; holds every problem, by line.
+
+    Each begins with its place, `FILE:LINE:COLUMN: `; lines and columns count from 1.
+    """
 
     located = True
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        super().__init__("\n".join(map(str, problems)))
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("\n".join(problems))
         self.problems = problems
 
     def parts(self) -> list[ShardctlError]:
         """List the problems."""
-        return [TopologyProblem(str(problem)) for problem in self.problems]
+        return [TopologyProblem(problem) for problem in self.problems]
 
 
 class TopologyMissing(UsageError):

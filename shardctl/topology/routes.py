@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, UsageError
-from shardctl.topology import aliases as names
-from shardctl.topology import ranges
+from shardctl.topology import names, ranges
 from shardctl.topology.model import NodeName, ShardId
 
 if TYPE_CHECKING:

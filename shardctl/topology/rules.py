@@ -90,12 +90,9 @@ def remnants(data: Any, secrets: Iterable[Finding]) -> set[Loc]:
 
 def shards_and_ids(data: Any) -> Iterator[Finding]:
     """Check the number of shards, their schemas and the bits of an id against each other."""
-    given = section(data, "id", "bits")
-    bits = {
-        key: tried(fields.bits, default if given.get(key) is None else given[key])
-        for key, default in _DEFAULT_BITS.items()
-    }
-    time, shard, sequence = bits["time"], bits["shard"], bits["sequence"]
+    given = {key: bits for key, bits in section(data, "id", "bits").items() if bits is not None}
+    bits = _DEFAULT_BITS | given
+    time, shard, sequence = (tried(fields.bits, bits[key]) for key in _DEFAULT_BITS)
     count = tried(fields.count, dig(data, "shards", "count"))
     if shard is not None and count is not None and count > 2**shard:
         yield Finding(
@@ -142,7 +139,7 @@ def handles(data: Any) -> Iterator[Finding]:
     """Check the names of nodes and poolers."""
     for kind, noun in (("nodes", "node"), ("poolers", "pooler")):
         for name in section(data, kind):
-            if not re.fullmatch(fields.HANDLE_PATTERN[:-1], name):
+            if not re.fullmatch(fields.HANDLE_PATTERN, name):
                 yield Finding(
                     (kind, name),
                     f"{shown(name)} is not a valid name for a {noun}: use at most 40 "
@@ -156,11 +153,8 @@ def keywords(data: Any) -> Iterator[Finding]:
     for where in OPTIONS:
         for key in section(data, *where):
             if key in ELSEWHERE:
-                yield Finding((*where, key), f"set {ELSEWHERE[key]} instead", "key")
-
-
-_MAX_PARTS = 10
-_STRAY = re.compile(" *[0-9]+( *- *[0-9]+)? *")
+                said = "set host, port, name or user of the node or the database instead"
+                yield Finding((*where, key), said, "key")
 
 
 def ownership(data: Any) -> Iterator[Finding]:
@@ -168,8 +162,6 @@ def ownership(data: Any) -> Iterator[Finding]:
     count = tried(fields.count, dig(data, "shards", "count"))
     nodes = list(section(data, "nodes"))
     lists = [tried(fields.shard_ranges, dig(data, "nodes", name, "shards")) for name in nodes]
-    # {shards: 0-1,3} without quotes is two keys, and the 3 is not lost but misplaced.
-    stray = any(_STRAY.fullmatch(key) for name in nodes for key in section(data, "nodes", name))
     pieces = sorted(
         (first, place, last) for place, found in enumerate(lists) for first, last in found or ()
     )
@@ -197,41 +189,71 @@ def ownership(data: Any) -> Iterator[Finding]:
         said = f"{_brief(found)} is outside 0-{count - 1} (shards.count: {count})"
         yield Finding(("nodes", nodes[place], "shards"), said)
     # Where a node's list cannot be read, what is missing is unknown.
-    if free and nodes and None not in lists and not stray:
+    if free and nodes and None not in lists:
         yield Finding(("nodes",), f"no node owns {_brief(free)}", "key")
 
 
 def _brief(found: Iterable[ranges.Range]) -> str:
-    return listed(ranges.render(found).split(","), most=_MAX_PARTS)
+    return listed(ranges.render(found).split(","))
 
 
 def addresses(data: Any) -> Iterator[Finding]:
-    """Find two servers at one host and port, nodes and poolers alike, or nodes in one directory."""
-    owners: dict[tuple[object, ...], str] = {}
+    """Find two servers at one host and port, nodes and poolers alike."""
+    owners: dict[tuple[str, int], str] = {}
     for kind, noun in (("nodes", "node"), ("poolers", "pooler")):
         for name, one in section(data, kind).items():
             who = f"{noun} {name}"
-            host, port = _host(dig(one, "host")), tried(fields.port, dig(one, "port"))
+            host, port = tried(fields.host, dig(one, "host")), tried(fields.port, dig(one, "port"))
             if host is not None and port is not None:
+                host = "127.0.0.1" if host.lower() == "localhost" else host.lower()
                 owner = owners.setdefault((host, port), who)
                 if owner != who:
                     yield Finding((kind, name, "port"), f"{owner} already uses {host}:{port}")
-            there = _host(dig(one, "ssh", "host") or dig(one, "host"))
-            path = tried(fields.path, dig(one, "data_directory"))
-            if there is not None and path is not None:
-                way = tried(fields.port, dig(one, "ssh", "port"))
-                owner = owners.setdefault((there, way, path), who)
-                if owner != who:
-                    said = f"{owner} already uses it on {there}"
-                    yield Finding((kind, name, "data_directory"), said)
 
 
-def _host(value: object) -> str | None:
-    """Name a host for comparison: case aside, and the two names of this machine as one."""
-    host = tried(fields.host, value)
-    if host is None:
-        return None
-    return "127.0.0.1" if host.lower() == "localhost" else host.lower()
+MAX_ALIAS = 61
+"""Bytes of a name that PAUSE and RESUME can take: 64, less two quotes and an end."""
+_ALIAS = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-RULES = (shards_and_ids, handles, keywords, ownership, addresses)
+def alias_flaw(alias: str) -> str | None:
+    """Explain why PgBouncer could not offer or pause an alias of this name; None if it could.
+
+    Its file takes other names only since 1.23, and its console takes no longer ones.
+
+    >>> alias_flaw("shard0017"), alias_flaw("shard 17")
+    (None, "'shard 17' is not a valid alias: PgBouncer needs letters, digits, _ . - only")
+    """
+    if not _ALIAS.fullmatch(alias):
+        return f"{shown(alias)} is not a valid alias: PgBouncer needs letters, digits, _ . - only"
+    if len(alias) > MAX_ALIAS:
+        return f"{shown(alias)} is too long: PgBouncer pauses aliases of at most {MAX_ALIAS} bytes"
+    return None
+
+
+def aliases(data: Any) -> Iterator[Finding]:
+    """Find poolers whose aliases PgBouncer cannot offer, or that would be one name for two."""
+    database = tried(fields.database_name, dig(data, "database", "name"))
+    count = tried(fields.count, dig(data, "shards", "count"))
+    given = dig(data, "shards", "schema")
+    pattern = tried(fields.schema_pattern, "shard{id}" if given is None else given)
+    nodes = [n for n in section(data, "nodes") if re.fullmatch(fields.HANDLE_PATTERN, n)]
+    for name in section(data, "poolers"):
+        loc = ("poolers", name, "aliases")
+        found = dig(data, *loc)
+        kinds = found if isinstance(found, list) else ["node"]
+        # A pattern's longest name is the last one, and all have the same letters but digits.
+        schemas = [pattern.schema(count - 1)] if pattern and count and "shard" in kinds else []
+        offered = {names.of_node(database, n): n for n in nodes if database and "node" in kinds}
+        wrong = next((text for each in (*schemas, *offered) if (text := alias_flaw(each))), None)
+        if wrong:
+            yield Finding(loc, wrong)
+        elif schemas and pattern and count:
+            for alias, node in offered.items():
+                shard = pattern.shard(alias)
+                if shard is not None and shard < count:
+                    text = f"{alias} would be the alias of both node {node} and shard {shard}"
+                    yield Finding(loc, text)
+
+
+RULES = (shards_and_ids, handles, keywords, ownership, addresses, aliases)

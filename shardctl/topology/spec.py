@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -23,13 +23,8 @@ NO_SECRETS = (
     "`service: NAME` here)"
 )
 
-ELSEWHERE = {
-    "host": "nodes.NAME.host",
-    "hostaddr": "nodes.NAME.host",
-    "port": "nodes.NAME.port",
-    "dbname": "database.name",
-    "user": "database.user",
-}
+ELSEWHERE = frozenset({"host", "hostaddr", "port", "dbname", "user"})
+"""Keywords of libpq for which a node, or the database, has a key."""
 SECRETS = frozenset({"oauth_client_secret", "scram_client_key", "scram_server_key"})
 # Server parameters that speak of passwords and hold none.
 _HARMLESS = re.compile(
@@ -75,7 +70,7 @@ Size = Annotated[int, *_plain(fields.size, {"type": "string", "pattern": fields.
 _EPOCH = {"type": "string", "pattern": fields.EPOCH_PATTERN}
 _PATTERN = {"type": "string", "pattern": r"\{id(:0[0-9]{1,2}d)?\}"}
 _SHARDS = {"type": ["string", "integer"], "pattern": fields.SHARDS_PATTERN, "minimum": 0}
-Epoch = Annotated[datetime, *_plain(fields.epoch, _EPOCH)]
+Epoch = Annotated[int, *_plain(fields.epoch, _EPOCH)]
 Pattern = Annotated[names.SchemaPattern, *_plain(fields.schema_pattern, _PATTERN)]
 Shards = Annotated[tuple[ranges.Range, ...], *_plain(fields.shard_ranges, _SHARDS)]
 Setting = Annotated[str, *_plain(fields.setting, _SCALAR)]

@@ -12,7 +12,7 @@ from shardctl import libpq
 from shardctl.errors import Misused
 from shardctl.pgbouncer import console
 from shardctl.postgres import queries
-from shardctl.topology import aliases
+from shardctl.topology import names
 
 if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
@@ -73,7 +73,7 @@ class ClientRoute:
         if self.kind == "shard":
             alias = self.topology.schema(to)  # type: ignore[arg-type]  # a shard
         else:
-            alias = aliases.of_node(self.topology.database.name, to)  # type: ignore[arg-type]  # same
+            alias = names.of_node(self.topology.database.name, to)  # type: ignore[arg-type]  # same
         login = console.conninfo(pooler, self.topology.database, purpose=PURPOSE)
         return make_conninfo(login, user=role(self.topology), dbname=alias)
 

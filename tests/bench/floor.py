@@ -19,7 +19,7 @@ from psycopg import sql
 
 from shardctl.moves.context import Timeline
 from shardctl.pgbouncer.console import Console, pause_command, resume_command
-from shardctl.topology import aliases
+from shardctl.topology import names
 from tests.bench import script
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _GRANT = sql.SQL("GRANT USAGE ON SCHEMA {} TO pg_monitor")
 def _cut_over(opened: script.Opened, source: Connection) -> Iterator[tuple[Timeline, Console]]:
     """Pause every alias over a console of its own, at the same time; reload and resume at once."""
     move, timeline = opened.move, Timeline()
-    node = aliases.of_node(move.topology.database.name, move.source.name)
+    node = names.of_node(move.topology.database.name, move.source.name)
     consoles = {alias: opened.console() for alias in (node, *move.moved)}
     put_file = opened.near(source)
     with timeline.span("pause"):

@@ -15,7 +15,7 @@ from shardctl.pgbouncer import render
 from shardctl.pgbouncer.console import Console
 from shardctl.sandbox import poolers
 from shardctl.sandbox.poolers import Server
-from shardctl.topology import aliases as names
+from shardctl.topology import names
 from tests.bench import fleet
 from tests.fixtures.servers.postgres import free_ports, local_pooler, stop_all_below
 

@@ -30,9 +30,7 @@ LIKES = "CREATE TABLE /* a table */ IF NOT EXISTS likes (id bigint DEFAULT next_
 @contextmanager
 def locked(fleet: Fleet | Lab) -> Iterator[str]:
     """Another command changes node a."""
-    topology = loader.load(fleet.file)
-    node = topology.nodes[NodeName("a")]
-    with lock.hold(topology, node, command="a test"):
+    with lock.held(loader.load(fleet.file), [NodeName("a")], command="a test"):
         yield "node a is being changed by shardctl a test"
 
 

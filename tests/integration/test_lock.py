@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from tests.fixtures.fleets.fleet import Fleet
 
-HELD = {"c": lock._CLASS}
+HELD = {"c": lock._CLASS, "t": lock._TURN}
+TAKE = "SELECT pg_advisory_lock(%(c)s, 0), pg_advisory_lock(%(t)s, 0)"
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def stranger(fleet: Fleet, rights: str = "") -> Iterator[psycopg.Connection[Any]
     name = "shardctl migrate by mallory"
     try:
         with fleet.connect("a", user="stranger", application_name=name) as session:
-            session.execute("SELECT pg_advisory_lock(%(c)s, 0), pg_advisory_lock(%(c)s, 1)", HELD)
+            session.execute(TAKE, HELD)
             yield session
     finally:
         fleet.execute("a", "DROP OWNED BY stranger; DROP ROLE stranger")
@@ -52,14 +53,14 @@ def test_another_role_that_takes_the_lock_is_in_nobodys_way(fleet_8: Fleet) -> N
             excluded()
             session.execute("SELECT pg_advisory_unlock_all()")
             excluded()
-        session.execute("SELECT pg_advisory_lock(%(c)s, 0), pg_advisory_lock(%(c)s, 1)", HELD)
+        session.execute(TAKE, HELD)
         done = fleet_8.here("init", "--yes", "--lock-wait", "2m")
         assert done.returncode == 0, done.stderr
 
 
 def waiting(fleet: Fleet) -> int:
     """Count the commands that wait, or have waited, for their turn at node a."""
-    query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1"
+    query = f"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = {lock._TURN}"
     ((count,),) = fleet.query("a", query)
     return int(count)
 

@@ -170,8 +170,7 @@ def test_json_tells_what_came_of_it_and_not_only_the_plan(fleet_8: Fleet) -> Non
     code, planned = told_json(fleet_8, "--dry-run")
     assert (code, planned["state"], planned["summary"]) == (0, "planned", {"run": 2})
     topology = fleet_8.topology()
-    node = next(iter(topology.nodes.values()))
-    with lock.hold(topology, node, command="a test"):
+    with lock.held(topology, list(topology.nodes)[:1], command="a test"):
         code, refused = told_json(fleet_8)
     assert (code, refused["state"]) == (1, "refused")
     assert "a test" in refused["errors"][0]["message"]

@@ -13,7 +13,7 @@ from shardctl.fanout import Silent
 from shardctl.meter import BYTES
 from shardctl.state import journal, progress
 from shardctl.state.journal import MoveState, MoveUnderWay
-from shardctl.state.progress import Kept
+from shardctl.state.progress import kept
 from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def test_progress_is_shown_and_leaves_the_journals_row_alone(fleet_8: Fleet) -> 
     with fleet_8.connect("a") as session:
         begin(session, [2])
         before = row(session)
-        with Kept(Silent(), lambda: fleet_8.connect("a"), ID) as copy:
+        with kept(Silent(), lambda: fleet_8.connect("a"), ID) as copy:
             copy.expect("b", "copying", 4 * 1024**2, BYTES)
             for _ in range(4):
                 copy.advance("b", 256 * 1024)

@@ -182,7 +182,7 @@ def refuse_meanwhile(fleet_own: Lab, monkeypatch: pytest.MonkeyPatch) -> list[st
     def write(context: MoveContext) -> None:
         for node in "ab":  # other commands find that this one has the node, and its turn
             with fleet_own.connect(node) as session:
-                for holder in (lock.holder(session), lock.cutting_over(session)):
+                for holder in (lock.holder(session), lock.held_by(session, lock.CUTOVER)):
                     assert holder is not None
                     assert context.purpose in holder
         with fleet_own.connect("b") as session:

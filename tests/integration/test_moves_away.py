@@ -32,14 +32,14 @@ def in_turn(fleet: Lab, plan: MovePlan) -> MoveContext:
     """Start a move while another is in its cutover on a node that it does not concern."""
     with fleet.connect("c") as other:
         other.execute("SET application_name = 'another move'")
-        assert lock.begin_cutover(other) is None
+        assert lock.alone(other, lock.CUTOVER) is None
         waited: list[str] = []
 
         def notice(message: str) -> None:
             if "waiting for the cutover of another move" in message:
                 assert fleet.copy("b").state.undoable
                 with fleet.connect("b") as third:  # who has to wait has no turn meanwhile
-                    assert lock.cutting_over(third) is None
+                    assert lock.held_by(third, lock.CUTOVER) is None
                 waited.append(message)
                 lock.end_cutover(other)
 

@@ -12,7 +12,7 @@ from tests.fixtures.fleets.verify import told, verify
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
 
-OF_SHARD_6 = Layout().floor(1_400_000_000_000, 6)
+OF_SHARD_6 = Layout().encode(1_400_000_000_000, 6)
 KEYED = "-- shardctl: key photos.user_id"
 
 
@@ -47,10 +47,10 @@ def test_a_row_with_another_shards_id_is_found(keyed: Fleet) -> None:
 
 def test_ids_that_nobody_can_have_made_are_found(keyed: Fleet) -> None:
     now_ms = keyed.query("a", "SELECT extract(epoch FROM now())::bigint * 1000")[0][0]
-    insert(keyed, "a", "shard2", Layout().floor(now_ms + 5_000, 2), 2)  # a burst's lead
+    insert(keyed, "a", "shard2", Layout().encode(now_ms + 5_000, 2), 2)  # a burst's lead
     assert verify(keyed) == []
     insert(keyed, "a", "shard2", -5, 2)
-    insert(keyed, "a", "shard3", Layout().floor(now_ms + 60_000, 3), 3)
+    insert(keyed, "a", "shard3", Layout().encode(now_ms + 60_000, 3), 3)
     for deep in (False, True):
         (finding,) = verify(keyed, "ids", deep=deep)
         assert told([finding]) == [("ids", "not_generated", "a", (2, 3), "photos")]

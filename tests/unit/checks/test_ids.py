@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardctl.ids.layout import MILLISECONDS_PER_YEAR, Layout
+from shardctl.ids.layout import Layout
 from shardctl.state.migrations import Migration
 from tests.fixtures.fleets.facts import DIRECTORY, PHOTOS, A, B, healthy
 from tests.fixtures.fleets.verify import told
@@ -25,7 +25,7 @@ def test_the_end_of_the_layout_is_told_once() -> None:
 
     def judged(years: float) -> list[tuple[str, str]]:
         for node in (A, B):
-            seen.see(node, "ids", now_ms=int(last - years * MILLISECONDS_PER_YEAR))
+            seen.see(node, "ids", now_ms=int(last - years * 365.25 * 86_400_000))
         return [(f.code, f.severity.value) for f in seen.findings("ids")]
 
     assert judged(5.1) == []

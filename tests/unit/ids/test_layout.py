@@ -63,9 +63,9 @@ def test_times_and_numbers_outside_the_layout_are_refused(layout: Layout, excess
             layout.encode(wrong, 0, 0)
         assert of_time.value.exit_code == 2
     for wrong in (layout.lowest_id - excess, layout.highest_id + excess):
-        with pytest.raises(IdOutOfRange) as of_number:
+        with pytest.raises(IdOutOfRange, match=str(wrong)) as of_number:
             layout.decode(wrong)
-        assert (of_number.value.number, of_number.value.exit_code) == (wrong, 2)
+        assert of_number.value.exit_code == 2
 
 
 def test_the_default_layout_ends_in_june_2046() -> None:
@@ -76,13 +76,3 @@ def test_the_default_layout_ends_in_june_2046() -> None:
     with raises_code("time_out_of_range"):
         Layout().encode(end, 0, 0)
     assert Layout().decode(NEGATIVE_BIT) == Decoded(end, 0, 0)
-
-
-@pytest.mark.parametrize(
-    "bits", [(41, 13, 11), (0, 13, 10), (41, 0, 10), (41, 13, 0), (-1, 13, 10), (63, 1, 1)]
-)
-def test_what_is_no_split_of_64_bits_is_refused(bits: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="64"):
-        Layout(0, 1, *bits)
-    with pytest.raises(ValueError, match="tick"):
-        Layout(tick_ms=min(bits[0], 0))

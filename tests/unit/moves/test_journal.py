@@ -65,8 +65,7 @@ def test_a_move_that_has_ended_is_neither_resumed_nor_aborted(state: MoveState) 
 def test_what_is_not_there_is_told_with_what_is() -> None:
     with raises_code("nothing_unfinished"):
         Ledger((entry(MoveState.done),), ()).entry(None)
-    with raises_code("move_not_found") as caught:
+    with raises_code("move_not_found"):
         Ledger((entry(),), ()).entry("0a")
-    assert "5f3a9c1e" in caught.value.hint
     with raises_code("no_move_yet"):
         Ledger((), ()).newest()

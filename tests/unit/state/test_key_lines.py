@@ -34,12 +34,9 @@ def test_a_malformed_line_is_refused_with_its_place(line: str) -> None:
     assert "TABLE.COLUMN" in refused.value.hint
 
 
-def test_a_tables_second_key_in_a_file_is_refused_and_a_later_file_replaces_the_first() -> None:
+def test_a_later_line_replaces_the_key_of_its_table() -> None:
     first = migration("-- shardctl: key a.x\n-- shardctl: key b.y check")
     later = migration("\n-- shardctl:  key A.z  check ", 2)
     assert key_columns([first, later]) == {"a": "z", "b": "y"}
     assert keys.checks(first) == [keys.KeyLine(2, "b", "y", check=True)]
     assert keys.checks(later) == [keys.KeyLine(2, "a", "z", check=True)]
-    again = r"0002_x\.sql:2: the key of table a is already x"
-    with raises_code("key_line_invalid", match=again):
-        key_columns([migration("-- shardctl: key a.x\n-- shardctl: key a.y", 2)])
