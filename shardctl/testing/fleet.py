@@ -29,6 +29,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.postgres import binaries
 from shardctl.provision import fleet as provision
+from shardctl.provision.plan import Options
 from shardctl.sandbox import servers
 from shardctl.sandbox.new import HOST
 from shardctl.state import migrations
@@ -189,7 +190,7 @@ def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
             topology = servers.protected(topology)
             servers.up(topology, fanout.Silent())
             plan = provision.plan_init(topology)
-            provision.carry_out(plan, provision.Options(), fanout.Silent())
+            provision.carry_out(plan, Options(), fanout.Silent())
             servers.down(topology, fanout.Silent(), delete=False)
             _shorten_wal(topology)
             pack_template(place, [SANDBOX], to)

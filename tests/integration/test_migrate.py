@@ -11,6 +11,7 @@ import pytest
 from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
+from shardctl.provision.plan import Options
 from shardctl.state import lock
 from tests.fixtures.refusals import raises_code
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def migrate(one: Fleet) -> None:
-    fleet.carry_out(fleet.plan_migrate(one.topology()), fleet.Options(), Silent())
+    fleet.carry_out(fleet.plan_migrate(one.topology()), Options(), Silent())
 
 
 def failures(refused: pytest.ExceptionInfo[Problems]) -> list[ShardctlError]:
