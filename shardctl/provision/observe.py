@@ -33,12 +33,13 @@ QUERIES = queries.load("shardctl.provision", "provision.sql")
 class Said:
     """The map and the moves that a readable node has.
 
-    `version` is None where the server has no map: a new one, or the clone of a move.
+    `version` is None where the server has no map: a new one, or the `clone` of a move.
     """
 
     version: int | None
     map: Mapping[ShardId, NodeName]
     journal: Sequence[Copy]
+    clone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
