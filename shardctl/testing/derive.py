@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
-from shardctl.ids import times
 from shardctl.router.core import IN_TESTS
 from shardctl.sandbox import new
-from shardctl.topology import ranges
+from shardctl.topology import marks, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +37,7 @@ _ONE_LINE = 2**20
 def render(application: Topology, *, directory: Path, shards: int, ports: Sequence[int]) -> str:
     """Return the file's text: a node for each of these ports, with data in `directory`.
 
-    Cluster, ids, schemas, database, roles, keys and migrations are the application's. `shards` must
+    Cluster, ids, schemas, database, roles, keys and migrations are those of its file. `shards` must
     be at least the number of ports. Poolers, hosts and libpq options are left out.
     """
     runs = new.spread(shards, len(ports))
@@ -52,29 +51,11 @@ def render(application: Topology, *, directory: Path, shards: int, ports: Sequen
         }
         for index, (port, run) in enumerate(zip(ports, runs, strict=True))
     }
-    ids, database = application.id, application.database
-    content: dict[str, Any] = {
-        "cluster": application.cluster,
-        "shards": {
-            "count": shards,
-            "schema": str(application.schema_pattern),
-            "key": application.key_rule,
-        },
-        "id": {
-            "epoch": times.render(ids.epoch_ms),
-            "bits": {"time": ids.time_bits, "shard": ids.shard_bits, "sequence": ids.sequence_bits},
-            "tick": f"{ids.tick_ms}ms",
-            "generator": ids.generator,
-        },
-        "database": {
-            "name": database.name,
-            "user": database.user,
-            "app_roles": list(database.app_roles),
-            "replication_user": database.replication_user,
-            "keys": dict(database.keys),
-        },
-        "nodes": nodes,
-    }
-    if database.migrations is not None:
-        content["database"]["migrations"] = str(database.migrations)
+    data = marks.read(application.path.read_text(encoding="utf-8-sig")).data
+    content = {key: data[key] for key in ("cluster", "id") if key in data}
+    elsewhere = ("options", "subscription_options", "migrations")
+    database = {key: one for key, one in data["database"].items() if key not in elsewhere}
+    if application.database.migrations is not None:
+        database["migrations"] = str(application.database.migrations)
+    content |= {"shards": data["shards"] | {"count": shards}, "database": database, "nodes": nodes}
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_ONE_LINE)

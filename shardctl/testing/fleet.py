@@ -7,8 +7,6 @@ files of a temporary directory, and who reads it needs no lock.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,7 +15,6 @@ import stat
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,11 +155,7 @@ def running(
     shards = min(shards or wanted.shard_count, wanted.shard_count)
     nodes = min(nodes, shards)
     if ports is not None and len(ports) != nodes:
-        raise Misused(
-            "ports_not_nodes",
-            f"{len(ports)} ports for a test fleet of {nodes} nodes",
-            hint="give one port for each node, or none: then the system chooses free ones",
-        )
+        raise ValueError(f"ports: expected one for each of {nodes} nodes, found {len(ports)}")
     directory.sweep(_stop)
     owner = os.getpid()
     chosen = nullcontext(ports) if ports is not None else held_ports(HOST, nodes)
@@ -270,7 +263,8 @@ def unpack_template(called: str, into: Path, make: Callable[[Path], None]) -> No
     file = folder / f"{called}.tar"
     if _unpacked(file, into):
         return
-    with _alone(folder):
+    (folder / "lock").touch(mode=0o600)
+    with directory.locked(folder / "lock"):
         if _unpacked(file, into):
             return
         for left in folder.glob(f"*{_NEW}"):  # of a killed process: this one has the lock
@@ -293,16 +287,12 @@ def pack_template(place: Path, names: Sequence[str], to: Path) -> None:
 
 
 def _unpacked(file: Path, into: Path) -> bool:
-    """Unpack a file, unless it is missing; it may be removed meanwhile."""
+    """Unpack a file, unless it is missing."""
     try:
-        held = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        os.utime(file)  # what was just used is not removed
     except FileNotFoundError:
         return False
-    try:
-        Local().run(["tar", "-xpf", f"/dev/fd/{held}", "-C", str(into)], keep_open=(held,))
-        os.utime(held)
-    finally:
-        os.close(held)
+    Local().run(["tar", "-xpf", str(file), "-C", str(into)])
     return True
 
 
@@ -311,18 +301,6 @@ def _forget(folder: Path) -> None:
     by_use = sorted(folder.glob("*.tar"), key=lambda file: -file.stat().st_mtime)
     for old in by_use[KEPT:]:
         old.unlink()
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        # A child that was forked meanwhile has the same lock, and keeps it open.
-        fcntl.flock(held, fcntl.LOCK_UN)
-        os.close(held)
 
 
 def _folder() -> Path:
@@ -342,8 +320,8 @@ def _folder() -> Path:
 
 def _package() -> Iterator[tuple[str, int, int]]:
     """List shardctl's own files, with size and time of change."""
-    with resources.as_file(resources.files("shardctl")) as package:
-        for file in sorted(package.rglob("*")):
-            if file.suffix in {".py", ".sql", ".j2", ".sh"}:
-                found = file.stat()
-                yield str(file.relative_to(package)), found.st_size, found.st_mtime_ns
+    package = Path(__file__).parents[1]
+    for file in sorted(package.rglob("*")):
+        if file.suffix in {".py", ".sql", ".j2", ".sh"}:
+            found = file.stat()
+            yield str(file.relative_to(package)), found.st_size, found.st_mtime_ns
