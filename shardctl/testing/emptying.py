@@ -50,13 +50,6 @@ class Table(NamedTuple):
     name: str
 
 
-class _Versions(NamedTuple):
-    """The number and digest of a table's rows, to detect changes."""
-
-    rows: int
-    digest: object
-
-
 class Tables:
     """The tables of one node, and the rows in them that migrations wrote."""
 
@@ -65,7 +58,8 @@ class Tables:
         self._node = node
         self._database = database
         self._kept: dict[Table, bytes] = {}
-        self._versions: dict[Table, _Versions] = {}
+        self._versions: dict[Table, tuple[int, object]] = {}
+        """The number and digest of a table's rows, to detect changes."""
         self._wanted: Sequence[Table] = ()
         """The tables that are being locked."""
         self._truncates = False
@@ -92,7 +86,7 @@ class Tables:
         """
         for table in [table for table in self._kept if table.schema == schema]:
             to._kept[table] = self._kept.pop(table)
-            to._versions[table] = self._versions.pop(table)._replace(digest=None)
+            self._versions.pop(table, None)
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:
@@ -109,7 +103,7 @@ class Tables:
     def _keep(self, session: Connection) -> None:
         filled = [Table(schema, name) for schema, name, _ in session.execute(_QUERIES["filled"])]
         versions = _versions(session, filled)
-        self._versions = {table: found for table, found in versions.items() if found.rows}
+        self._versions = {table: found for table, found in versions.items() if found[0]}
         for table in self._versions:
             with session.cursor().copy(
                 _QUERIES["save"].format(table=sql.Identifier(*table))
@@ -128,7 +122,7 @@ class Tables:
         filled = [table for table in sizes if table not in self._kept]
         self._clear(session, filled, [table for table in filled if sizes[table] >= _LARGE])
         now = _versions(session, list(self._kept))
-        changed = [table for table, versions in self._versions.items() if now[table] != versions]
+        changed = [table for table in self._kept if now[table] != self._versions.get(table)]
         if changed:
             with session.transaction():
                 self._clear(session, changed)
@@ -163,7 +157,7 @@ class Tables:
         return "; ".join([waited, *(holders or ["the sessions that used them have ended since"])])
 
 
-def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, _Versions]:
+def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, tuple[int, object]]:
     """Read the versions of several tables with one query."""
     if not tables:
         return {}
@@ -172,4 +166,4 @@ def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, _Vers
         for position, table in enumerate(tables)
     ]
     found = session.execute(sql.SQL("\nUNION ALL\n").join(parts))
-    return {tables[position]: _Versions(*versions) for position, *versions in found}
+    return {tables[position]: (rows, digest) for position, rows, digest in found}

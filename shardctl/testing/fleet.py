@@ -18,22 +18,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from psycopg.conninfo import make_conninfo
 
 from shardctl import fanout
-from shardctl.errors import Misused, Refused, ShardctlError, Unfinished
+from shardctl.errors import Refused, ShardctlError, Unfinished
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.postgres import binaries
 from shardctl.provision import fleet as provision
 from shardctl.provision.plan import Options
-from shardctl.sandbox import servers
-from shardctl.sandbox.new import HOST
+from shardctl.router.core import IN_TESTS
+from shardctl.sandbox import new, servers
 from shardctl.state import migrations
-from shardctl.testing import derive, directory
+from shardctl.testing import directory
 from shardctl.testing.directory import without_libpq
 from shardctl.testing.emptying import Tables
-from shardctl.topology import loader, routes
+from shardctl.topology import loader, marks, ranges, routes
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
@@ -59,6 +60,19 @@ def held_ports(host: str, count: int) -> Iterator[Sequence[int]]:
         yield found
 
 
+SETTINGS = {
+    # The data is deleted after the tests, so it need not survive a crash.
+    "fsync": "off",
+    # A test can move a shard.
+    "wal_level": "logical",
+    "shared_buffers": "16MB",
+    # A reset empties the tables of many shards in one transaction, with a lock for each.
+    "max_locks_per_transaction": "256",
+    # The router takes it from the topology: its calls refuse to miss what a test did not commit.
+    IN_TESTS: "on",
+}
+"""Server parameters of every node."""
+
 FILE = "topology.yaml"
 SANDBOX = ".sandbox"
 """The directory of the servers' user, in which their data is."""
@@ -78,20 +92,15 @@ class ShardFleet:
     def dsn(self, node: str, *, user: str | None = None) -> str:
         """Return a connection string of a node, for the application's first role.
 
-        Raises node_not_there.
+        Raises KeyError for a node that it does not have.
         """
-        found = self._topology.nodes.get(NodeName(node))
-        if found is None:
-            raise Misused(
-                "node_not_there",
-                f"unknown node {node!r} of the test fleet: its nodes are {', '.join(self.nodes)}",
-            )
+        found = self._topology.nodes[NodeName(node)]
         database = self._topology.database
         role = user or next(iter(database.app_roles), database.user)
         passfile = database.options.get("passfile") if role == database.user else None
         # With its address, because PGHOSTADDR might name another.
         return make_conninfo(
-            host=found.host, hostaddr=HOST, port=found.port, dbname=database.name, user=role,
+            host=found.host, hostaddr=new.HOST, port=found.port, dbname=database.name, user=role,
             passfile=passfile,
         )  # fmt: skip
 
@@ -158,7 +167,7 @@ def running(
         raise ValueError(f"ports: expected one for each of {nodes} nodes, found {len(ports)}")
     directory.sweep(_stop)
     owner = os.getpid()
-    chosen = nullcontext(ports) if ports is not None else held_ports(HOST, nodes)
+    chosen = nullcontext(ports) if ports is not None else held_ports(new.HOST, nodes)
     with directory.made() as place, chosen as free:
         try:
             with without_libpq():
@@ -177,7 +186,7 @@ def running(
 
 def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
     """Make a fleet with its migrations, and pack what its servers leave when they have stopped."""
-    with directory.made() as place, held_ports(HOST, nodes) as free:
+    with directory.made() as place, held_ports(new.HOST, nodes) as free:
         topology = _written(wanted, place, shards, free)
         try:
             topology = servers.protected(topology)
@@ -185,23 +194,14 @@ def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
             plan = provision.plan_init(topology)
             provision.carry_out(plan, Options(), fanout.Silent())
             servers.down(topology, fanout.Silent(), delete=False)
-            _shorten_wal(topology)
             pack_template(place, [SANDBOX], to)
         finally:
             _stop(place)
 
 
-def _shorten_wal(topology: Topology) -> None:
-    """Give stopped servers one segment of WAL of 1 MB, a third of the files' size without it."""
-    account = accounts.server_account(None)
-    program = binaries.find(None, account=account).program("pg_resetwal")
-    for node in topology.nodes.values():
-        Local().run([program, "--wal-segsize=1", str(node.data_directory)], user=account)
-
-
 def _written(wanted: Topology, place: Path, shards: int, free: Sequence[int]) -> Topology:
     """Write the topology of a fleet in `place`, and read it."""
-    text = derive.render(wanted, directory=place / SANDBOX, shards=shards, ports=free)
+    text = render(wanted, directory=place / SANDBOX, shards=shards, ports=free)
     # Rename it when it is complete: `sweep` of another session reads it.
     (place / f"{FILE}.new").write_text(text, encoding="utf-8")
     return loader.load((place / f"{FILE}.new").rename(place / FILE))
@@ -227,6 +227,36 @@ def _stop(place: Path) -> None:
         servers.down(loader.load(place / FILE), fanout.Silent(), delete=True)
 
 
+_ONE_LINE = 2**20
+
+
+def render(application: Topology, *, directory: Path, shards: int, ports: Sequence[int]) -> str:
+    """Return a fleet's topology file: a node for each of these ports, with data in `directory`.
+
+    Cluster, ids, schemas, database, roles, keys and migrations are those of the application's file.
+    `shards` must be at least the number of ports. Poolers, hosts and libpq options are left out.
+    """
+    runs = new.spread(shards, len(ports))
+    nodes = {
+        new.node_name(index): {
+            "host": new.HOST,
+            "port": port,
+            "shards": ranges.of(run),
+            "data_directory": str(directory / new.node_name(index)),
+            "settings": dict(SETTINGS),  # YAML's dumper writes an alias for what is repeated
+        }
+        for index, (port, run) in enumerate(zip(ports, runs, strict=True))
+    }
+    data = marks.read(application.path.read_text(encoding="utf-8-sig")).data
+    content = {key: data[key] for key in ("cluster", "id") if key in data}
+    elsewhere = ("options", "subscription_options", "migrations")
+    database = {key: one for key, one in data["database"].items() if key not in elsewhere}
+    if application.database.migrations is not None:
+        database["migrations"] = str(application.database.migrations)
+    content |= {"shards": data["shards"] | {"count": shards}, "database": database, "nodes": nodes}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_ONE_LINE)
+
+
 TEMPLATES = "shardctl-templates-"
 KEPT = 3
 """How many files a user keeps; those used last stay."""
@@ -245,7 +275,7 @@ def template_name(application: Topology, *, shards: int, nodes: int) -> str:
     ports = range(1, nodes + 1)
     anywhere = replace(application, database=replace(application.database, migrations=None))
     made_of = [
-        derive.render(anywhere, directory=Path("/"), shards=shards, ports=ports),
+        render(anywhere, directory=Path("/"), shards=shards, ports=ports),
         *((one.name, one.checksum) for one in migrations.read(application.database.migrations)),
         (str(found.directory), server.st_size, server.st_mtime_ns, account),
         *_package(),
