@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
-QUERIES = queries.load("shardctl.provision", "provision.sql")
-
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -155,7 +153,7 @@ def _observe_server(connection: Connection, topology: Topology, node: Node) -> O
     """Give the required roles that exist, and whether the database does; raises node_unfit."""
     database = topology.database
     given = {"roles": list(database.app_roles), "name": database.name}
-    number, version, in_recovery, exists, roles = queries.one(connection, QUERIES["server"], given)
+    number, version, in_recovery, exists, roles = queries.one(connection, STATE["server"], given)
     check_version(node.name, number, version)
     if in_recovery:
         state = cluster.read(connection) if cluster.is_present(connection) else None
