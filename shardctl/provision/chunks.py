@@ -395,7 +395,7 @@ def validate(job: Job, ready: Sequence[ShardWork], failed: dict[ShardId, Shardct
         except StatementFailed as failure:
             dropped = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject)
             if isinstance(failure.error, psycopg.errors.CheckViolation):
-                failed[work.shard] = ShardFailed(
+                error = ShardFailed(
                     "rows_misplaced",
                     f"node {job.node}: shard {work.shard}: table {table} has rows with the keys "
                     f"of other shards, so constraint {keys.CHECK} was not validated",
@@ -404,5 +404,6 @@ def validate(job: Job, ready: Sequence[ShardWork], failed: dict[ShardId, Shardct
                     "again",
                     cause=f"table {table} has rows of other shards",
                 )
+                failed.setdefault(work.shard, error)
             elif not isinstance(failure.error, dropped):
-                failed[work.shard] = named(job, failure)
+                failed.setdefault(work.shard, named(job, failure))

@@ -181,6 +181,20 @@ def test_json_tells_what_came_of_it_and_not_only_the_plan(fleet_8: Fleet) -> Non
     assert [change["node"] for change in unfinished["changes"]] == ["a", "b"]
 
 
+def test_a_session_that_breaks_costs_its_batch_and_no_more(fleet_8: Fleet) -> None:
+    breaks = "PERFORM pg_terminate_backend(pg_backend_pid(), 60000)"
+    fleet_8.migration(
+        "0002_odd.sql", f"DO $$ BEGIN IF current_schema() = 'shard1' THEN {breaks}; END IF; END $$;"
+    )
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    assert [error.code for error in refused.value.errors] == ["node_lost", "node_unfinished"]
+    assert refused.value.exit_code == 3
+    ran = "SELECT shard FROM shardctl.migration WHERE file ~ '0002' ORDER BY 1"
+    assert fleet_8.query("a", ran) == [(0,)]
+    assert fleet_8.query("b", ran) == [(4,), (5,), (6,), (7,)]
+
+
 def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:
     fleet_8.execute(
         "a", "DROP SEQUENCE shard1.next_id_seq; CREATE VIEW shard1.next_id_seq AS SELECT 1"
