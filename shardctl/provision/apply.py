@@ -187,7 +187,7 @@ def apply(
             if todo:
                 phase = "creating" if todo[0].create else "migrating"
                 progress.expect(plan.node, phase, len(todo), "shards")
-            room = patient.lockable(sessions[0])
+            room = 2 * patient.lockable(sessions[0])  # half of the lock table
             carry_out(jobs[:1], [todo[:1]])
             carry_out(jobs, patient.chunks(todo[1:], chunks.size(room, width, jobs[0].locks)))
             errors += failed.values()
