@@ -151,7 +151,8 @@ def _show(results: Sequence[Result], command: str, settings: Settings) -> None:
         print_json({"format": 1, "command": command, "dry_run": dry_run, "results": reported})
     elif settings.dry_run:
         rows = [
-            (one.target.label, one.target.machine, one.stdout.strip() or "-") for one in results
+            (one.target.label, one.target.machine.name, one.stdout.strip() or "-")
+            for one in results
         ]
         print_table(("where", "host", "as"), rows)
     else:

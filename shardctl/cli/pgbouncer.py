@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +11,9 @@ from shardctl.cli.command import App, Changing, run_change
 from shardctl.cli.context import load_topology
 from shardctl.cli.options import AllOrNothingOption, Report, ReportOption
 from shardctl.cli.output import plural, print_json, say
+from shardctl.errors import together
 
 if TYPE_CHECKING:
-    from shardctl.provision.poolers import Compared
     from shardctl.topology.model import Pooler, Topology
 
 app = App()
@@ -54,12 +54,14 @@ def diff(
     """
     from shardctl.provision import poolers
 
-    found = poolers.compare(*_expected(ctx, pooler))
+    found, errors = poolers.compare(*_expected(ctx, pooler))
     if output is Report.json:
-        print_json({"format": 1, "poolers": [one.as_json() for one in found]})
+        print_json({"format": 1, "poolers": found})
     else:
         _print_diffs(found)
-    if any(one.state != "same" for one in found):
+    if errors:
+        raise together(errors)
+    if any(one["state"] != "same" for one in found):
         raise typer.Exit(1)
 
 
@@ -86,7 +88,8 @@ def apply(
     purpose = lock.purpose(poolers.APPLY)
     topology = load_topology(ctx)
     chosen = _choose(topology, pooler)
-    agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing)
+    # Only a file's map version proves that no node which is away has a newer map.
+    agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing or force)
     plan = poolers.plan(
         topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
     )
@@ -149,14 +152,11 @@ ACTIONS = {
 }
 
 
-def _print_diffs(found: list[Compared]) -> None:
+def _print_diffs(found: list[dict[str, Any]]) -> None:
     for one in found:
-        if one.state == "same":
-            say(f"pooler {one.pooler.name}: {one.pooler.databases_file} is up to date")
-        elif one.error is not None:
-            say(f"pooler {one.pooler.name}: {one.error.message}\n  {one.error.hint}")
-        else:
-            if one.state == "edited":
-                file = one.pooler.databases_file
-                say(f"pooler {one.pooler.name}: {file} is not as shardctl has written it")
-            print(one.diff, end="")
+        where = f"pooler {one['name']}: {one['file']}"
+        if one["state"] == "same":
+            say(f"{where} is up to date")
+        elif one["state"] == "edited":
+            say(f"{where} is not as shardctl has written it")
+        print(one["diff"], end="")

@@ -75,7 +75,7 @@ def init(
         topology, strict = load_topology(ctx), ctx.obj.shared["all_or_nothing"]
         return plan_init(topology, adopt=adopt, poolers=not without_poolers, strict=strict)
 
-    run(ctx, plan, adopt=adopt)
+    run(ctx, plan)
 
 
 migrate_app = App()
@@ -119,7 +119,7 @@ def migrate(
 HEADER = ("where", "action", "what", "name", "shards")
 
 
-def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan], *, adopt: bool = False) -> None:
+def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan]) -> None:
     """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
     JSON is one object that has the errors, too.
@@ -142,7 +142,7 @@ def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan], *, adopt: bool =
             rows=rows(changes),
             plan=_json(plan, together(plan.left_out) if plan.left_out else None, settings),
             question=f"Apply {count} on {where}?",
-            carry_out=partial(_carry_out, plan, settings, adopt=adopt),
+            carry_out=partial(_carry_out, plan, settings),
             nothing=f"nothing to do: {'these shards' if plan.only else 'all'} "
             f"{'on the reachable nodes ' if plan.left_out else ''}"
             f"{'are' if plan.only else 'is'} up to date",
@@ -163,18 +163,17 @@ def _where(plan: FleetPlan) -> str:
     return " and ".join(where)
 
 
-def _carry_out(plan: FleetPlan, settings: Settings, progress: Progress, *, adopt: bool) -> float:
+def _carry_out(plan: FleetPlan, settings: Settings, progress: Progress) -> float:
     """Carry out a plan, without the reverses that its migrations would not go with.
 
     Return how many seconds it took.
     """
     from shardctl.moves import reverse_kept
-    from shardctl.provision.chunks import Retrying
-    from shardctl.provision.fleet import Options, carry_out
+    from shardctl.provision.fleet import carry_out
+    from shardctl.provision.plan import Options
 
     began, given = time.monotonic(), settings.shared
-    retrying = Retrying(lock_timeout_ms=given["lock_timeout"].ms, attempts=given["attempts"])
-    how = Options(jobs=given["jobs"], retrying=retrying, adopt=adopt)
+    how = Options(given["jobs"], given["lock_timeout"].ms, given["attempts"])
     reverse_kept.finish_each(plan.topology, plan.finishing, notice=say)
     carry_out(plan, how, progress, say)
     return time.monotonic() - began

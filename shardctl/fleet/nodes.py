@@ -14,6 +14,7 @@ from shardctl.meter import listed
 from shardctl.moves import file
 from shardctl.postgres.connection import NodeUnavailable
 from shardctl.provision import fleet, maps, observe, refusals
+from shardctl.provision.plan import Options
 from shardctl.state import events, ledger, lock, observer
 from shardctl.topology import edit, loader, marks, names, ranges
 from shardctl.topology.model import Node, NodeName, Topology
@@ -139,7 +140,7 @@ def carry_out(change: Change, progress: Progress, notice: Callable[[str], None])
             if name != node.name:
                 events.record(session, change.command, f"{node.name} at {node.host}:{node.port}")
     try:
-        fleet.carry_out(change.init, fleet.Options(), progress, notice)
+        fleet.carry_out(change.init, Options(), progress, notice)
     except ShardctlError as error:
         unfinished = Incomplete(
             "init_unfinished",

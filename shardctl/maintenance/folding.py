@@ -80,9 +80,7 @@ def _hint(run: Run, group: Sequence[Failure]) -> str:
         )
     if run.plan.write and run.done:
         again = rest([one.place for one in group])
-        kind = "shard" if run.done[0].shard is not None else "node"
-        others = f"{len(run.done)} other {kind}{'s' if len(run.done) > 1 else ''}"
-        return f"it was committed in {others}; to run it only where it failed: {again}"
+        return f"it was committed in {where(run.done)}; to run it only where it failed: {again}"
     if first.error is not None:
         return first.error.hint
     if first.sqlstate == READ_ONLY and not run.plan.write:
@@ -136,12 +134,8 @@ def _value(text: str | None, column: Column) -> Any:
             return None
         case "bool":
             return text == "t"
-        case "int2" | "int4":
-            return int(text)
-        case "float4" | "float8":
-            number = float(text)
-            return number if math.isfinite(number) else text
-        case "json" | "jsonb":
-            return json.loads(text)
+        case "int2" | "int4" | "float4" | "float8" | "json" | "jsonb":
+            value = json.loads(text)
+            return text if isinstance(value, float) and not math.isfinite(value) else value
         case _:
             return text

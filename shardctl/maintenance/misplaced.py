@@ -179,15 +179,13 @@ def search(
     problems += [error for one in seen for error in one.problems]
     known = {name for one in seen for table in one.found for name in table.names}
     named = {name for one in seen for name in one.named}
-    if not problems:
-        for table in names:
-            if table not in known:
-                there = sorted(known)
-                raise Misused(
-                    "table_unknown",
-                    f"no shard has a table {table!r} with a shard key",
-                    hint=f"tables with a shard key: {', '.join(there) or 'none'}",
-                )
+    unknown = [table for table in names if table not in known]
+    if unknown and not problems:
+        raise Misused(
+            "table_unknown",
+            f"no shard has a table {unknown[0]!r} with a shard key",
+            hint=f"tables with a shard key: {', '.join(sorted(known)) or 'none'}",
+        )
     found = [row for one in seen for row in one.misplaced]
     found.sort(key=lambda one: (one.table.name, one.table.shard, one.belongs_to))
     absent = tuple(table for table in columns if table not in named and not problems)
@@ -304,28 +302,6 @@ def table_unread(table: Table, error: psycopg.Error) -> Refused:
     )
 
 
-def keys_unknown(node: NodeName, file: str, shards: Collection[int]) -> Refused:
-    """Report a migration that may name keys, and is not the same here and in shards."""
-    return Refused(
-        "keys_unknown",
-        f"node {node}: migration {file} is missing here, or names keys and has not run, in shards "
-        f"{ranges.of(sorted(shards))}",
-        hint="use the newest migrations, which name the keys that place each row, and run "
-        "`shardctl migrate`",
-    )
-
-
-def key_column_missing(node: NodeName, shards: Collection[int], table: str, column: str) -> Refused:
-    """Report a table without the column that is named as its key."""
-    return Refused(
-        "key_column_missing",
-        f"node {node}: table {table} of shards {ranges.of(sorted(shards))} has no "
-        f"column {column}, which is its key",
-        hint=f"name its key in a new migration, `-- shardctl: key {table}.COLUMN`, or in "
-        "`database.keys`",
-    )
-
-
 def _require_ran(session: Connection, places: Sequence[Place], files: Sequence[Migration]) -> None:
     """See that the files which name keys are those that ran in a node's shards.
 
@@ -345,7 +321,17 @@ def _require_ran(session: Connection, places: Sequence[Place], files: Sequence[M
         elif file in odd:
             odd[file] -= there
     problems = refusals.changed(node, ran, files)
-    problems += [keys_unknown(node, file, left) for file, left in odd.items() if left]
+    problems += [
+        Refused(
+            "keys_unknown",
+            f"node {node}: migration {file} is missing here, or names keys and has not run, in "
+            f"shards {ranges.of(left)}",
+            hint="use the newest migrations, which name the keys that place each row, and run "
+            "`shardctl migrate`",
+        )
+        for file, left in odd.items()
+        if left
+    ]
     if problems:
         raise together(problems)
 
@@ -375,4 +361,10 @@ def _unjudged(
                 hint="move it into the shard's schema, or detach it",
             )
     for (table, column), found in lacking.items():
-        yield key_column_missing(node, found, table, column)
+        yield Refused(
+            "key_column_missing",
+            f"node {node}: table {table} of shards {ranges.of(found)} has no column {column}, "
+            "which is its key",
+            hint=f"name its key in a new migration, `-- shardctl: key {table}.COLUMN`, or in "
+            "`database.keys`",
+        )

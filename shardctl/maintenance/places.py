@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from shardctl.errors import Refused, ShardctlError, together
 from shardctl.postgres.connection import NodeUnavailable
-from shardctl.provision import refusals
-from shardctl.provision.maps import map_unwritten
-from shardctl.provision.observe import Said
-from shardctl.state import cluster, identity, ledger, observer
+from shardctl.provision import maps, refusals
+from shardctl.state import ledger, observer
 from shardctl.state.identity import node_unfit
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from shardctl.postgres.connection import Connection
-    from shardctl.state.ledger import Copy, Entry
-    from shardctl.topology.model import Node, NodeName, ShardId, Topology
+    from shardctl.provision.observe import Said
+    from shardctl.state.ledger import Entry
+    from shardctl.topology.model import NodeName, ShardId, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +32,19 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """The state of one node; nothing where schema shardctl is missing, or it is a move's clone."""
-
-    ours: bool
-    clone: bool
-    version: int = 0
-    map: Mapping[ShardId, NodeName] = field(default_factory=dict)
-    journal: tuple[Copy, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Fleet:
-    """All nodes: their states, or why they could not be asked."""
+    """All nodes: what they know of the map and of moves, or why they could not be asked."""
 
     topology: Topology
-    views: Mapping[NodeName, View]
+    said: Mapping[NodeName, Said]
     unasked: Mapping[NodeName, ShardctlError]
 
     def owners(self) -> dict[ShardId, NodeName]:
         """Give every shard's owner by the newest map; raises map_unwritten, owners_disputed."""
-        newest = max((view.version for view in self.views.values()), default=0)
+        newest = max((one.version or 0 for one in self.said.values()), default=0)
         if newest == 0:
-            raise map_unwritten()
-        first, *others = [view.map for view in self.views.values() if view.version == newest]
+            raise maps.map_unwritten()
+        first, *others = [one.map for one in self.said.values() if one.version == newest]
         disputed = [
             s for s in self.topology.owners() if any(o.get(s) != first.get(s) for o in others)
         ]
@@ -71,7 +58,7 @@ class Fleet:
 
     def open_moves(self) -> list[Entry]:
         """List the moves that have not ended."""
-        copies = (copy for view in self.views.values() for copy in view.journal)
+        copies = (copy for one in self.said.values() for copy in one.journal)
         return [one for one in ledger.entries(copies) if one.open]
 
     def require_settled(self) -> None:
@@ -80,8 +67,7 @@ class Fleet:
         Raises move_unfinished, OwnershipDiffers, or Problems of several.
         """
         problems: list[ShardctlError] = [ledger.in_the_way(one) for one in self.open_moves()]
-        said = {name: Said(view.version, view.map, ()) for name, view in self.views.items()}
-        if problems := problems or list(refusals.ownership(self.topology, said)):
+        if problems := problems or list(refusals.ownership(self.topology, self.said)):
             raise together(problems)
 
 
@@ -108,7 +94,7 @@ class Places:
 
 def look(topology: Topology, *, purpose: str) -> Fleet:
     """Ask all nodes; raises the errors of all when none could be asked."""
-    asked = observer.ask(topology, partial(_view, topology), purpose=purpose)
+    asked = observer.ask(topology, partial(maps.known, topology), purpose=purpose)
     if not asked.values:
         raise together(list(asked.errors.values()))
     return Fleet(topology, asked.values, asked.errors)
@@ -119,8 +105,6 @@ def of_shards(fleet: Fleet, shards: Iterable[ShardId]) -> Places:
     topology, owners = fleet.topology, fleet.owners()
     chosen: list[Place] = []
     left_out: list[tuple[Place, ShardctlError]] = []
-    elsewhere: dict[tuple[NodeName, NodeName], list[ShardId]] = defaultdict(list)
-    wanted = topology.owners()
     for shard in sorted(set(shards)):
         owner = owners[shard]
         place = Place(owner, shard, topology.schema(shard))
@@ -135,16 +119,7 @@ def of_shards(fleet: Fleet, shards: Iterable[ShardId]) -> Places:
             left_out.append((place, fleet.unasked[owner]))
         else:
             chosen.append(place)
-        if owner != wanted[shard]:
-            elsewhere[owner, wanted[shard]].append(shard)
-    notes = tuple(
-        (
-            f"the map gives shards {ranges.of(found)} to {owner}, the topology gives them "
-            f"to {other}; shardctl uses the map"
-        )
-        for (owner, other), found in elsewhere.items()
-    )
-    return Places(tuple(chosen), tuple(left_out), notes)
+    return Places(tuple(chosen), tuple(left_out))
 
 
 def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
@@ -156,14 +131,14 @@ def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
     left_out: list[tuple[Place, ShardctlError]] = []
     notes: list[str] = []
     for name, node in fleet.topology.nodes.items():
-        error, view = fleet.unasked.get(name), fleet.views.get(name)
+        error, said = fleet.unasked.get(name), fleet.said.get(name)
         if isinstance(error, NodeUnavailable) and not node.shards:
             notes.append(f"spare node {name} is down")
         elif error is not None:
             left_out.append((Place(name), error))
-        elif view is not None and view.clone:
+        elif said is not None and said.clone:
             notes.append(f"node {name} is the clone of a running move; skipped")
-        elif ours and view is not None and not view.ours:
+        elif ours and said is not None and said.version is None:
             lacking = node_unfit(name, "schema shardctl is missing", hint="run `shardctl init`")
             if node.shards:
                 left_out.append((Place(name), lacking))
@@ -172,13 +147,3 @@ def of_nodes(fleet: Fleet, *, ours: bool) -> Places:
         else:
             chosen.append(Place(name))
     return Places(tuple(chosen), tuple(left_out), tuple(notes))
-
-
-def _view(topology: Topology, session: Connection, node: Node) -> View:
-    row = cluster.read(session) if cluster.is_present(session) else None
-    clone = identity.is_clone(session, node, row)
-    if row is None or clone:
-        return View(row is not None, clone)
-    identity.check(row, topology, node.name)
-    journal = ledger.copies(session, topology, node.name, row)
-    return View(True, clone, row.map_version, cluster.read_map(session), journal)

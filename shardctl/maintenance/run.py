@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl import fanout
 from shardctl.checks import hosts
-from shardctl.errors import Misused, Refused, ShardctlError, UsageError
+from shardctl.checks.hosts import Machine
+from shardctl.errors import Misused, Refused, ShardctlError
 from shardctl.hosts import accounts
 from shardctl.hosts.host import CommandFailed, CommandTimedOut, HostLost
 from shardctl.hosts.local import Local
 from shardctl.maintenance.sql import for_log
-from shardctl.state import cluster, events, identity, lock, observer
-from shardctl.topology.model import Node, NodeName, PoolerName
+from shardctl.provision import maps
+from shardctl.state import events, lock, observer
+from shardctl.topology.model import Node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shardctl.checks.hosts import Server
     from shardctl.fanout import Progress
-    from shardctl.hosts.host import Host
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Topology
 
@@ -35,62 +36,49 @@ Kind = Literal["node", "pooler"]
 class Target:
     """One run of the command; `kind` is None where it is for a machine, with all its servers."""
 
-    host: Host
+    machine: Machine
     kind: Kind | None
-    at: Sequence[Server]
     env: Mapping[str, str] = field(repr=False)
-
-    @property
-    def machine(self) -> str:
-        """What ssh calls it, or this machine's own name."""
-        return hosts.name_of(self.host)
 
     @property
     def servers(self) -> list[str]:
         """The names of its nodes and poolers."""
-        return [server.name for server in self.at]
+        return [server.name for server in self.machine.servers]
 
     @property
     def label(self) -> str:
         """Name it for people."""
         if self.kind is not None:
             return self.servers[0]
-        return f"{self.machine} ({', '.join(self.servers)})"
+        return f"{self.machine.name} ({', '.join(self.servers)})"
 
 
 def machines(topology: Topology) -> list[Target]:
     """Give every machine once, however many nodes and poolers are on it."""
     return [
-        Target(
-            host=machine.host,
-            kind=None,
-            at=machine.servers,
-            env={"SHARDCTL_NAMES": " ".join(server.name for server in machine.servers)},
-        )
+        Target(machine, None, {"SHARDCTL_NAMES": " ".join(one.name for one in machine.servers)})
         for machine in hosts.machines(topology)
     ]
 
 
 def servers(topology: Topology, names: str) -> list[Target]:
-    """Give what `nodes`, `poolers` or a list of names stands for; raises UsageError."""
-    chosen: dict[tuple[Kind, str], Server] = {}
-    for name in (part.strip() for part in names.split(",")):
-        nodes = topology.nodes if name == "nodes" else {NodeName(name)} & topology.nodes.keys()
-        poolers = (
-            topology.poolers if name == "poolers" else {PoolerName(name)} & topology.poolers.keys()
-        )
-        if not nodes and not poolers and name not in ("nodes", "poolers"):
-            known = ", ".join([*topology.nodes, *topology.poolers])
+    """Give what `nodes`, `poolers` or a list of names stands for; raises no_such_server."""
+    every: dict[tuple[Kind, str], Server] = {("node", n): one for n, one in topology.nodes.items()}
+    every |= {("pooler", name): one for name, one in topology.poolers.items()}
+    wanted = [name.strip() for name in names.split(",")]
+    for name in wanted:
+        if not any(name in (server, f"{kind}s") for kind, server in every):
             raise Misused(
                 "no_such_server",
-                f"unknown node or pooler {name!r}",
-                hint=f"specify nodes and poolers, separated by commas: {known}",
+                f"the topology has no node or pooler {name!r}",
+                hint="specify nodes and poolers, separated by commas: "
+                f"{', '.join(server for _, server in every)}",
             )
-        chosen |= {("node", one): topology.nodes[one] for one in nodes}
-        chosen |= {("pooler", one): topology.poolers[one] for one in poolers}
-    if not chosen:
-        raise UsageError(f"the topology has no {names}", hint="specify nodes, or leave out --on")
-    return [_of_server(topology, kind, server) for (kind, _), server in chosen.items()]
+    return [
+        _of_server(topology, kind, server)
+        for (kind, name), server in every.items()
+        if name in wanted or f"{kind}s" in wanted
+    ]
 
 
 def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
@@ -107,7 +95,8 @@ def _of_server(topology: Topology, kind: Kind, server: Server) -> Target:
     else:
         given |= {"CONFIG": server.config, "DATABASES_FILE": server.databases_file}
     env = {f"SHARDCTL_{key}": "" if text is None else str(text) for key, text in given.items()}
-    return Target(hosts.machine_host(server), kind, [server], env)
+    host = hosts.machine_host(server)
+    return Target(Machine(hosts.name_of(host), host, (server,)), kind, env)
 
 
 COMMAND = "run"
@@ -136,7 +125,7 @@ class Result:
         """Give the shape of docs/reference/json.md."""
         target, error = self.target, self.error
         return {
-            "host": target.machine,
+            "host": target.machine.name,
             "kind": target.kind,
             "servers": target.servers,
             "exit_code": self.code,
@@ -183,10 +172,15 @@ class Run:
             self._groups[threading.get_ident()] = (target, group)
 
         try:
-            if isinstance(target.host, Local) and self.user is not None:
-                _require_user(self.user)
+            other = self.user if isinstance(target.machine.host, Local) else None
+            if other is not None and (why := accounts.why_not(other)) is not None:
+                raise Refused(
+                    "user_refused",
+                    f"cannot run commands as {self.user} on this machine: {why}",
+                    hint="choose another user, or run shardctl as root",
+                )
             argv = ["sh", "-c", self.command]
-            done = target.host.run(
+            done = target.machine.host.run(
                 argv, begun=at, user=self.user, env=target.env, timeout=self.timeout_s
             )
             stdout, stderr = done.stdout, done.stderr
@@ -215,7 +209,7 @@ class Run:
     def _kill(self, running: tuple[Target, str]) -> None:
         target, group = running
         with suppress(CommandFailed):  # it has ended
-            target.host.run(
+            target.machine.host.run(
                 ["sh", "-c", _KILL, "sh", group], user=self.user, timeout=_KILLED_WITHIN
             )
 
@@ -229,19 +223,16 @@ def record(topology: Topology, command: str, results: Sequence[Result]) -> list[
         server.name: one
         for one in results
         if one.begun
-        for server in one.target.at
+        for server in one.target.machine.servers
         if isinstance(server, Node)
     }
     text = for_log(command)
 
     def write(session: Connection, node: Node) -> None:
-        row = cluster.read(session) if cluster.is_present(session) else None
-        if row is None or identity.is_clone(session, node, row):
-            return
-        identity.check(row, topology, node.name)
-        code = wanted[node.name].code
-        ended = "was stopped" if code is None else f"exit {code}"
-        events.record(session, COMMAND, f"{ended}: {text}")
+        if maps.known(topology, session, node).version is not None:
+            code = wanted[node.name].code
+            ended = "was stopped" if code is None else f"exit {code}"
+            events.record(session, COMMAND, f"{ended}: {text}")
 
     nodes = [topology.nodes[name] for name in wanted]
     asked = observer.ask(topology, write, purpose=lock.purpose(COMMAND), nodes=nodes)
@@ -250,19 +241,7 @@ def record(topology: Topology, command: str, results: Sequence[Result]) -> list[
 
 def exit_code(results: Sequence[Result]) -> int:
     """Return 0 if all ended with 0; 3 where some did not end, or some did not begin."""
-    if any(one.begun and one.error for one in results):
-        return 3
     begun = [one for one in results if one.begun]
-    if begun and len(begun) < len(results):
+    if any(one.error for one in begun) or 0 < len(begun) < len(results):
         return 3
     return 0 if begun and all(one.code == 0 for one in begun) else 1
-
-
-def _require_user(user: str) -> None:
-    """See that this process may become a user; raises user_refused."""
-    if (why := accounts.why_not(user)) is not None:
-        raise Refused(
-            "user_refused",
-            f"cannot run commands as {user} on this machine: {why}",
-            hint="choose another user, or run shardctl as root",
-        )

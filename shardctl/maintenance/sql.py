@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -216,14 +215,6 @@ Event = Answer | Failure | Warned
 
 
 @dataclass(slots=True)
-class _At:
-    """How far a transaction is; `statement` counts from 1."""
-
-    statement: int | None = None
-    committing: bool = False
-
-
-@dataclass(slots=True)
 class Run:
     """A plan in transit; `done` are the places whose transaction has ended well so far."""
 
@@ -246,8 +237,14 @@ class Run:
         """
         nodes = self.plan.places.nodes if self.plan.write else []
         with lock.held(self.plan.topology, nodes, command=COMMAND) as locks:
-            if self.plan.write:
-                self._require_unchanged()
+            if self.plan.write:  # the operator may have thought about it for long
+                now = choose(self.plan.topology, self.plan.shards, write=True)
+                if now.chosen != self.plan.places.chosen:
+                    raise Refused(
+                        "places_changed",
+                        "the owners of shards changed after the plan was made; nothing was done",
+                        hint="run the command again",
+                    )
             for node, session in locks.items():
                 self._require_closed(session, node)
             for session in locks.values():
@@ -257,17 +254,6 @@ class Run:
             finally:
                 for node, session in locks.items():
                     self._record(session, node)
-
-    def _require_unchanged(self) -> None:
-        """See that shards are where the plan has them; raises places_changed."""
-        # The operator may have thought about it for long.
-        now = choose(self.plan.topology, self.plan.shards, write=True)
-        if now.chosen != self.plan.places.chosen:
-            raise Refused(
-                "places_changed",
-                "the owners of shards changed after the plan was made; nothing was done",
-                hint="run the command again",
-            )
 
     def _require_closed(self, session: Connection, node: NodeName) -> None:
         """See that only trusted roles have functions on the search_path; raises public_open."""
@@ -344,49 +330,44 @@ class Run:
 
     def _one(self, session: Connection, place: Place) -> None:
         """Run the statements in one place; raises psycopg.Error when the session is lost."""
-        began, at = time.monotonic(), _At()
+        outcome = "done"
+        number: int | None = None
+        committing = False
+        kept: list[Answer] = []
 
         def warn(notice: psycopg.errors.Diagnostic) -> None:
             self._found.put(Warned(place, f"{notice.severity}: {notice.message_primary}"))
 
         session.add_notice_handler(warn)
-        outcome = "done"
         try:
-            self._transaction(session, place, at)
+            self._begin(session, place)
+            for number, statement in enumerate(self.plan.statements, 1):
+                for answer in _answers(session, place, number, statement.text):
+                    if self.plan.write:  # it is true only when it is committed
+                        kept.append(answer)
+                    else:
+                        self._found.put(answer)
+            committing = self.plan.write
+            session.execute("COMMIT" if self.plan.write else "ROLLBACK")
+            self.done.append(place)
+            for answer in kept:
+                self._found.put(answer)
         except psycopg.Error as error:
-            outcome, state = reason_of(error), error.sqlstate
+            outcome = reason_of(error)
             lost = session.closed or is_lost(error)
-            unknown = lost and at.committing
-            failure = Failure(place, outcome, state, at.statement, unknown=unknown)
+            unknown = lost and committing
+            failure = Failure(place, outcome, error.sqlstate, number, unknown=unknown)
             self._found.put(self._fail(failure))
             if lost:
                 raise
-            session.execute("ROLLBACK")
+            session.rollback()
         finally:
             session.remove_notice_handler(warn)
             self.progress.advance(place.node)
-            took_ms = (time.monotonic() - began) * 1000
-            logger.debug("%s: %s: %s, %d ms", place, self.plan.for_log, outcome, took_ms)
+            logger.debug("%s: %s: %s", place, self.plan.for_log, outcome)
 
-    def _transaction(self, session: Connection, place: Place, at: _At) -> None:
-        """Run the statements in a transaction of their own; raises psycopg.Error."""
-        if not self._begin(session, place):
-            raise psycopg.ProgrammingError(f"schema {place.schema} is not on node {place.node}")
-        kept: list[Answer] = []
-        for at.statement, statement in enumerate(self.plan.statements, 1):
-            for answer in _answers(session, place, at.statement, statement.text):
-                if self.plan.write:  # it is true only when it is committed
-                    kept.append(answer)
-                else:
-                    self._found.put(answer)
-        at.committing = self.plan.write
-        session.execute("COMMIT" if self.plan.write else "ROLLBACK")
-        self.done.append(place)
-        for answer in kept:
-            self._found.put(answer)
-
-    def _begin(self, session: Connection, place: Place) -> bool:
-        """Begin the place's transaction; False: its schema is missing, under this name."""
+    def _begin(self, session: Connection, place: Place) -> None:
+        """Begin the place's transaction; raises psycopg.Error where its schema is missing, too."""
         path = [sql.Identifier(place.schema)] if place.schema else []
         composed = QUERIES["begin"].format(
             clean=QUERIES["clean"] if self.plan.write else sql.SQL(""),
@@ -395,11 +376,9 @@ class Run:
             path=sql.SQL(", ").join([*path, sql.SQL("public")]),
             schema=sql.Literal(place.schema),
         )
-        cursor = session.execute(composed)
-        while cursor.nextset():
-            continue
-        row = cursor.fetchone()
-        return bool(row and row[0])
+        ((there,),) = queries.rows_of_last(session, composed)
+        if not there:
+            raise psycopg.ProgrammingError(f"schema {place.schema} is not on node {place.node}")
 
     def _fail(self, failure: Failure) -> Failure:
         self.failed.append(failure)

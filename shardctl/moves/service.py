@@ -155,7 +155,8 @@ def start(topology: Topology, decided: MovePlan, progress: Progress, notice: Not
         # The operator may have looked at the plan for a long time.
         file.require_unchanged(topology, decided)
         needed = (decided.source, decided.target)
-        maps.require(topology, decided.map_version, purpose=context.purpose, needed=needed)
+        agreed = maps.agreed(topology, purpose=context.purpose, needed=needed)
+        agreed.require(decided.map_version)
         reserve.require_alone(context)
         for node in decided.locked:
             # It may have been away while shards moved between other nodes.

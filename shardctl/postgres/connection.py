@@ -232,8 +232,9 @@ class NodeUnavailable(ShardctlError):
 
     @property
     def answered(self) -> bool:
-        """Whether a server answered, and refused this login."""
-        return libpq.answered(self.__cause__)
+        """Whether a server answered, and refused this login or a question."""
+        asked = getattr(self.__cause__, "sqlstate", None) is not None
+        return asked or libpq.answered(self.__cause__)
 
     @property
     def timed_out(self) -> bool:

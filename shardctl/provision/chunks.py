@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, groupby
@@ -20,6 +19,7 @@ from psycopg.pq import ExecStatus
 from shardctl.errors import Interrupted, Refused, ShardctlError
 from shardctl.ids import generator
 from shardctl.libpq import reason_of
+from shardctl.postgres import queries
 from shardctl.postgres.catalog import read_shadows
 from shardctl.postgres.connection import NodeLost, is_lost
 from shardctl.postgres.split import split
@@ -35,36 +35,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shardctl.postgres.connection import Connection, Running
+    from shardctl.provision.plan import Options
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 
-@dataclass(frozen=True, slots=True)
-class Retrying:
-    """How a batch meets locks of other sessions: wait `lock_timeout_ms`, `attempts` times in all.
-
-    Between two attempts it waits longer each time, from 0.1 s to 2 s.
-    """
-
-    lock_timeout_ms: int = 2000
-    attempts: int = 10
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
-    """Where and how chunks run: one session, used by one thread at a time."""
+    """Where and how chunks run: one session in autocommit, used by one thread at a time."""
 
     connection: Connection
     topology: Topology
     node: NodeName
-    retrying: Retrying
+    options: Options
     stop: threading.Event
     running: Running
     """What Ctrl-C cancels: only what is rolled back then."""
+    locks: int = 0
+    """How many locks a shard took at the most."""
 
 
 logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
+_LARGEST = 50
+"""Shards a transaction: more gain nothing (measured), and a failure repeats the others."""
 
 Chunk = tuple[ShardWork, ...]
 
@@ -108,23 +102,20 @@ class StatementFailed(Exception):
     error: psycopg.Error
     line: int | None = None
 
-    @property
-    def busy(self) -> bool:
-        """Whether other sessions were in the way, and may not be next time."""
-        return isinstance(self.error, _IN_THE_WAY)
 
+def named(job: Job, failure: StatementFailed) -> ShardFailed:
+    """Turn a database error into one that names node, shard, file and line.
 
-def named(job: Job, failure: StatementFailed) -> ShardctlError:
-    """Turn a database error into one that names node, shard, file and line; rolls back."""
+    Raises NodeLost, Interrupted.
+    """
     error, work, migration = failure.error, failure.work, failure.migration
     if job.connection.closed or is_lost(error):
-        return NodeLost(job.node, reason_of(error))
-    job.connection.rollback()
+        raise NodeLost(job.node, reason_of(error)) from error
     if isinstance(error, psycopg.errors.QueryCanceled) and job.stop.is_set():
-        return Interrupted("interrupted: the batch was rolled back")
+        raise Interrupted("interrupted: the batch was rolled back") from error
     reason = reason_of(error)
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        reason += f" ({job.retrying.attempts} attempts of {job.retrying.lock_timeout_ms} ms)"
+        reason += f" ({job.options.attempts} attempts of {job.options.lock_timeout_ms} ms)"
     detail = "; ".join((error.diag.message_detail or "").splitlines())
     detail = f" (DETAIL: {detail})" if detail else ""
     if migration is None:
@@ -157,45 +148,41 @@ def again(job: Job, call: Callable[[], Value], attempts: int | None = None) -> V
         try:
             return call()
         except StatementFailed as failure:
-            last = attempt >= (attempts or job.retrying.attempts)
-            if not failure.busy or last or job.connection.closed:
+            last = attempt >= (attempts or job.options.attempts)
+            busy = isinstance(failure.error, _IN_THE_WAY)
+            if not busy or last or job.connection.closed:
                 raise
             logger.info("node %s: attempt %d: %s", job.node, attempt, failure.error)
             seconds = min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
             if job.stop.wait(seconds):
                 raise
-        if not job.connection.autocommit:
-            job.connection.rollback()
     raise AssertionError  # pragma: no cover  # the last attempt raises
 
 
-def size(lock_slots: int, sessions: int, per_shard: int | None, *, largest: int) -> int:
+def size(lockable: int, sessions: int, per_shard: int) -> int:
     """Give the shards a transaction may hold, when `sessions` of them run side by side.
 
-    Three fifths of the lock table may be used; the rest is the application's. Unknown
-    `per_shard` locks are taken for 40.
+    Together they take `lockable` locks at the most. Unknown `per_shard` locks are taken for 40.
     """
-    room = lock_slots * 3 // 5 // max(sessions, 1)
-    return max(1, min(largest, room // max(per_shard or 40, 1)))
+    return max(1, min(_LARGEST, lockable // sessions // (per_shard or 40)))
 
 
-def run(job: Job, chunk: Chunk) -> tuple[int | None, dict[ShardId, ShardctlError]]:
+def run(job: Job, chunk: Chunk) -> dict[ShardId, ShardctlError]:
     """Make and migrate the shards of a chunk; those that fail are rolled back, the others done.
 
-    Gives the locks that one of its shards took, and the shards that failed.
+    Gives the shards that failed.
 
     Transactional migrations of all its shards share a transaction with what makes them;
-    one without a transaction runs shard by shard, after those before it were committed.
+    one without a transaction runs shard by shard, after those before it were committed. Then the
+    key's CHECKs are validated, table by table.
     Raises NodeLost, Interrupted (without a transaction only between shards); nothing of the open
     transaction then stays.
     """
-    began = time.monotonic()
     failed: dict[ShardId, ShardctlError] = {}
     files = sorted({m for work in chunk for m in work.migrations}, key=lambda m: m.number)
     groups = [(kind, list(group)) for kind, group in groupby(files, lambda m: m.transactional)]
     if not groups or not groups[0][0]:
         groups.insert(0, (True, []))  # what makes the shards needs a transaction
-    locks = None
     for number, (transactional, group) in enumerate(groups):
         left = tuple(work for work in chunk if work.shard not in failed)
         parts = [left] if transactional else [(work,) for work in left]
@@ -203,9 +190,7 @@ def run(job: Job, chunk: Chunk) -> tuple[int | None, dict[ShardId, ShardctlError
             part = parts.pop()
             try:
                 if transactional:
-                    run_all = partial(_in_transaction, job, part, group, make=number == 0)
-                    taken = again(job, run_all)
-                    locks = max(locks or 0, taken // len(part))
+                    again(job, partial(_in_transaction, job, part, group, make=number == 0))
                 else:
                     _without_transaction(job, part[0], group)
             except StatementFailed as failure:
@@ -214,14 +199,12 @@ def run(job: Job, chunk: Chunk) -> tuple[int | None, dict[ShardId, ShardctlError
                 failed |= dict.fromkeys((work.shard for work in part), error)
             if parts and job.stop.is_set():
                 raise Interrupted("interrupted between two shards")
+    validate(job, [work for work in chunk if work.shard not in failed], failed)
     if done := [work.shard for work in chunk if work.shard not in failed]:
         names = ", ".join(file.name for file in files) or "none"
-        took_ms = (time.monotonic() - began) * 1000
-        logger.info(
-            "node %s: shards %s are finished (migrations: %s), %d ms",
-            job.node, ranges.of(done), names, took_ms,
-        )  # fmt: skip
-    return locks, failed
+        shards = ranges.of(done)
+        logger.info("node %s: shards %s are finished (migrations: %s)", job.node, shards, names)
+    return failed
 
 
 def _rest(
@@ -233,8 +216,6 @@ def _rest(
     Interrupted.
     """
     error = named(job, failure)
-    if isinstance(error, NodeLost | Interrupted):
-        raise error from failure.error
     if failure.migration is None and len(part) > 1:
         return [(work,) for work in part]
     failed[failure.work.shard] = error
@@ -242,29 +223,28 @@ def _rest(
     return [rest] if rest else []
 
 
-def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
-    """Run all in one transaction; give the number of its entries in the lock table."""
-    connection, timeout = job.connection, job.retrying.lock_timeout_ms
-    with job.running.statement(connection):
-        for work in chunk:
-            script = ddl.clean_slate(None, timeout)  # begins the transaction
-            script += ddl.script(work) if make else sql.SQL("")
-            _execute(connection, script.as_bytes(connection), work)
-            slate = ddl.clean_slate(work.schema, timeout).as_string(connection)
-            for migration in files:
-                if migration in work.migrations:
-                    _migrate(connection, slate, work, migration)
-                    _add_checks(job, work, migration)
-        own = ddl.clean_slate(None, timeout).as_bytes(connection)
-        _execute(connection, own, chunk[0])
-        try:
-            return _finish(job, chunk, files, make=make)
-        except psycopg.Error as error:
-            raise StatementFailed(chunk[0], None, error) from error
+def _in_transaction(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> None:
+    """Run all in one transaction."""
+    connection, timeout = job.connection, job.options.lock_timeout_ms
+    try:
+        with job.running.statement(connection), connection.transaction():
+            for work in chunk:
+                script = ddl.clean_slate(None, timeout)
+                script += ddl.script(work) if make else sql.SQL("")
+                _execute(connection, script.as_bytes(connection), work)
+                slate = ddl.clean_slate(work.schema, timeout).as_string(connection)
+                for migration in files:
+                    if migration in work.migrations:
+                        _migrate(connection, slate, work, migration)
+                        _add_checks(job, work, migration)
+            connection.execute(ddl.clean_slate(None, timeout))
+            _record_all(job, chunk, files, make=make)
+    except psycopg.Error as error:
+        raise StatementFailed(chunk[0], None, error) from error
 
 
-def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> int:
-    """Write down what was done, in the transaction that did it, and commit."""
+def _record_all(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -> None:
+    """Write down what was done, in the transaction that did it; count its locks."""
     connection = job.connection
     made = {work.shard: job.node for work in chunk if work.create or work.adopt}
     if make and made:
@@ -272,22 +252,18 @@ def _finish(job: Job, chunk: Chunk, files: Sequence[Migration], *, make: bool) -
     for migration in files:
         _record(connection, [w.shard for w in chunk if migration in w.migrations], migration)
     schemas = [work.schema for work in chunk]
-    shadows = read_shadows(connection, job.topology, schemas) if files else ()
-    if shadows:
-        connection.rollback()
+    if shadows := read_shadows(connection, job.topology, schemas) if files else ():
         raise table_shadowed(job.node, *shadows[0])
-    row = connection.execute(
-        "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND NOT fastpath"
-    ).fetchone()
-    connection.commit()
-    return int(row[0]) if row else 0
+    (taken,) = queries.one(
+        connection, "SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND NOT fastpath"
+    )
+    job.locks = max(job.locks, taken // len(chunk))
 
 
 def _without_transaction(job: Job, work: ShardWork, files: Sequence[Migration]) -> None:
     """Run files in a shard statement by statement, each in a transaction of its own."""
     connection = job.connection
-    connection.autocommit = True
-    own = ddl.clean_slate(None, job.retrying.lock_timeout_ms, session=True)
+    own = ddl.clean_slate(None, job.options.lock_timeout_ms, session=True)
     try:
         for migration in files:
             if migration in work.migrations:
@@ -301,7 +277,6 @@ def _without_transaction(job: Job, work: ShardWork, files: Sequence[Migration]) 
     finally:
         if not connection.closed:
             connection.execute(own)
-            connection.autocommit = False
 
 
 def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
@@ -311,7 +286,7 @@ def _one_by_one(job: Job, work: ShardWork, migration: Migration) -> None:
     off, it would leave an invalid index, and must not be done a second time.
     """
     patient = ddl.clean_slate(work.schema, 0, session=True)
-    usual = ddl.clean_slate(work.schema, job.retrying.lock_timeout_ms, session=True)
+    usual = ddl.clean_slate(work.schema, job.options.lock_timeout_ms, session=True)
     job.connection.execute(usual)
     for statement in migration.statements():
         concurrently = "CONCURRENTLY" in statement.text.upper()
@@ -340,7 +315,7 @@ def _add_checks(job: Job, work: ShardWork, migration: Migration) -> None:
         text = statement.as_bytes(job.connection)
         add = partial(_execute, job.connection, text, work, migration, line.line)
         # Within a transaction, all of it is repeated, if anything.
-        again(job, add, None if job.connection.autocommit else 1)
+        again(job, add, 1 if migration.transactional else None)
 
 
 def _require_valid_indexes(job: Job, work: ShardWork, migration: Migration) -> None:
@@ -403,28 +378,32 @@ def to_validate(work: ShardWork) -> list[str]:
     return list(dict.fromkeys([*work.validate, *added]))
 
 
-def validate(job: Job, work: ShardWork, table: str) -> None:
-    """Validate a table's constraint, in a transaction of its own, while writers go on.
+def validate(job: Job, ready: Sequence[ShardWork], failed: dict[ShardId, ShardctlError]) -> None:
+    """Validate the constraints of shards, each in a transaction of its own, while writers go on.
 
-    Raises rows_misplaced and what `failures.named` gives; a table that a later migration dropped
-    is left out.
+    Puts rows_misplaced, or what `named` gives, into `failed`; a table that a later migration
+    dropped is left out. Raises what `named` raises.
     """
-    statement = ddl.clean_slate(None, job.retrying.lock_timeout_ms) + sql.SQL(
-        "ALTER TABLE {} VALIDATE CONSTRAINT {}"
-    ).format(sql.Identifier(work.schema, table), _CHECK)
-    try:
-        again(job, partial(_execute, job.connection, statement.as_bytes(job.connection), work))
-    except StatementFailed as failure:
-        if isinstance(failure.error, psycopg.errors.CheckViolation):
-            raise ShardFailed(
-                "rows_misplaced",
-                f"node {job.node}: shard {work.shard}: table {table} has rows with the keys of "
-                f"other shards, so constraint {keys.CHECK} was not validated",
-                hint=f"list the rows with `shardctl rows misplaced {work.shard} --table {table}`, "
-                "move them with the statements of its --sql; then run the command again",
-                cause=f"table {table} has rows of other shards",
-            ) from failure
-        dropped = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject)
-        if not isinstance(failure.error, dropped):
-            raise named(job, failure) from failure
-    job.connection.commit()
+    for work, table in [(one, table) for one in ready for table in to_validate(one)]:
+        statement = ddl.clean_slate(None, job.options.lock_timeout_ms) + sql.SQL(
+            "ALTER TABLE {} VALIDATE CONSTRAINT {}"
+        ).format(sql.Identifier(work.schema, table), _CHECK)
+        text = statement.as_bytes(job.connection)
+        try:
+            with job.running.statement(job.connection):
+                again(job, partial(_execute, job.connection, text, work))
+        except StatementFailed as failure:
+            dropped = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject)
+            if isinstance(failure.error, psycopg.errors.CheckViolation):
+                error = ShardFailed(
+                    "rows_misplaced",
+                    f"node {job.node}: shard {work.shard}: table {table} has rows with the keys "
+                    f"of other shards, so constraint {keys.CHECK} was not validated",
+                    hint=f"list the rows with `shardctl rows misplaced {work.shard} --table "
+                    f"{table}`, move them with the statements of its --sql; then run the command "
+                    "again",
+                    cause=f"table {table} has rows of other shards",
+                )
+                failed.setdefault(work.shard, error)
+            elif not isinstance(failure.error, dropped):
+                failed.setdefault(work.shard, named(job, failure))

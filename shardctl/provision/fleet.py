@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
-
-import psycopg
 
 from shardctl import fanout
 from shardctl.errors import (
@@ -20,44 +18,27 @@ from shardctl.errors import (
     ShardctlError,
     together,
 )
-from shardctl.libpq import reason_of
-from shardctl.postgres.connection import NodeLost, NodeUnavailable, Running, is_lost
+from shardctl.postgres.connection import NodeUnavailable, Running
 from shardctl.provision import apply as applying
 from shardctl.provision import maps, observe, refusals
 from shardctl.provision import plan as planning
 from shardctl.provision import poolers as pooling
-from shardctl.provision.chunks import Retrying, ShardFailed
+from shardctl.provision.apply import as_ours, node_unfinished
 from shardctl.provision.plan import Change
 from shardctl.state import keys, lock
 from shardctl.state import migrations as files
-from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from shardctl.fanout import Progress
     from shardctl.postgres.connection import Connection
-    from shardctl.provision.apply import Applied
     from shardctl.provision.maps import NodeLeftOut
-    from shardctl.provision.plan import Action, NodePlan
+    from shardctl.provision.plan import Action, NodePlan, Options
     from shardctl.provision.poolers import PoolersPlan
     from shardctl.topology.model import NodeName, ShardId, Topology
 
 logger = logging.getLogger(__name__)
-
-
-def node_unfinished(node: str, planned: int, left: Sequence[int]) -> Incomplete:
-    """Report what was begun on a node and not finished there."""
-    shards = (
-        f"; shards {ranges.of(left)} remain"
-        if left
-        else "; the objects that all shards share remain"
-    )
-    return Incomplete(
-        "node_unfinished",
-        f"node {node}: {planned - len(left):,} of {planned:,} shards are finished{shards}",
-        hint="run the same command again: it does only the rest",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +56,8 @@ class FleetPlan:
     """Nodes that could not be read."""
     left_out: tuple[NodeLeftOut, ...] = ()
     """Those nodes, and the other nodes of their moves."""
-    doubts: tuple[ShardctlError, ...] = ()
-    """Moves that keep the poolers' aliases from being proved."""
+    adopt: bool = False
+    """Whether it takes over schemas of other origin."""
     only: frozenset[ShardId] | None = None
     """The shards that `migrate` is for; None is all."""
     finishing: tuple[str, ...] = ()
@@ -93,15 +74,6 @@ class FleetPlan:
         return changes
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How a plan is carried out; `jobs` sessions a node at the most."""
-
-    jobs: int = 4
-    retrying: Retrying = field(default_factory=Retrying)
-    adopt: bool = False
-
-
 def plan_init(
     topology: Topology, *, adopt: bool = False, poolers: bool = True, strict: bool = True
 ) -> FleetPlan:
@@ -111,20 +83,7 @@ def plan_init(
     out where `maps.left_out` allows it. Raises what observation and planning raise, one
     error or Problems of several.
     """
-    plan = _plan(topology, "init", adopt=adopt, strict=strict)
-    if not poolers or not topology.poolers:
-        return plan
-    if plan.doubts:
-        raise Problems([*plan.unread, *plan.doubts])
-    offered = pooling.plan(
-        topology,
-        list(topology.poolers.values()),
-        plan.map_version,
-        force=False,
-        purpose=lock.purpose("init"),
-        unread=plan.unread,
-    )
-    return replace(plan, poolers=offered)
+    return _plan(topology, "init", adopt=adopt, poolers=poolers, strict=strict)
 
 
 def plan_migrate(
@@ -170,6 +129,7 @@ def _plan(
     *,
     strict: bool,
     adopt: bool = False,
+    poolers: bool = False,
     absent: Sequence[NodeUnavailable] = (),
     finish_reverse: bool = False,
     only: frozenset[ShardId] | None = None,
@@ -190,16 +150,24 @@ def _plan(
         f"move {move.id} can no longer be reversed then (--finish-reverse)" for move in reversible
     ]
     version = planning.map_version(observed)
-    changed = tuple(p for p in plans if p.changes())
+    offered = None
+    if poolers and topology.poolers:
+        if doubts := maps.doubted_moves(said, unread):
+            raise Problems([*unread, *doubts])
+        every, purpose = list(topology.poolers.values()), lock.purpose(command)
+        offered = pooling.plan(
+            topology, every, version, force=False, purpose=purpose, unread=unread
+        )
     found = FleetPlan(
         command,
         topology,
-        changed,
+        tuple(p for p in plans if p.changes()),
         tuple(notes),
         version,
-        unread=tuple(unread),
-        left_out=left_out,
-        doubts=tuple(maps.doubted_moves(said, unread)),
+        offered,
+        tuple(unread),
+        left_out,
+        adopt=adopt,
         only=only,
         finishing=tuple(move.id for move in reversible),
     )
@@ -211,12 +179,9 @@ def require_free(plan: FleetPlan) -> None:
 
     Where there is no database yet, no other command can hold one.
     """
-    there = [node for node in _to_lock(plan) if node not in _without_database(plan)]
+    new = {one.node for one in plan.nodes if one.database}
+    there = [node for node in _to_lock(plan) if node not in new]
     lock.require_all_free(plan.topology, there, command=plan.command)
-
-
-def _without_database(plan: FleetPlan) -> set[NodeName]:
-    return {one.node for one in plan.nodes if one.database}
 
 
 def _to_lock(plan: FleetPlan) -> list[NodeName]:
@@ -249,7 +214,7 @@ def carry_out(
             locks = stack.enter_context(
                 lock.held(plan.topology, _to_lock(plan), command=plan.command)
             )
-            _check_still_true(plan, options)
+            _check_still_true(plan)
         except ShardctlError as error:
             if not prepared:
                 raise
@@ -269,13 +234,12 @@ def _apply(
     """Carry out all but the map on all nodes; give what failed."""
     stop = threading.Event()
 
-    def work(node_plan: NodePlan) -> Applied:
+    def work(node_plan: NodePlan) -> list[ShardctlError]:
         return applying.apply(
             plan.topology,
-            node_plan.after_preparation(),
+            node_plan,
             command=plan.command,
-            jobs=options.jobs,
-            retrying=options.retrying,
+            options=options,
             progress=progress,
             stop=stop,
             running=running,
@@ -288,7 +252,7 @@ def _apply(
             "interrupted: every batch of shards is finished or rolled back",
             hint=f"run `shardctl {plan.command}` again to finish the rest",
         ) from interrupt
-    return [e for outcome in outcomes for e in _errors_of(outcome.item, outcome.result())]
+    return [error for outcome in outcomes for error in outcome.result()]
 
 
 def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[ShardctlError]:
@@ -303,7 +267,7 @@ def _write_maps(plan: FleetPlan, locks: Mapping[NodeName, Connection]) -> list[S
     return [
         error
         for node_plan, cause in failed
-        for error in (_as_ours(node_plan.node, cause), node_unfinished(node_plan.node, 0, ()))
+        for error in (as_ours(node_plan.node, cause), node_unfinished(node_plan.node, 0, ()))
     ]
 
 
@@ -316,22 +280,22 @@ def _prepare(plan: FleetPlan) -> bool:
         applying.prepare(plan.topology, node, command=plan.command, made=made)
 
     outcomes = fanout.run(plan.nodes, work)
-    if errors := [_as_ours(o.item.node, o.error) for o in outcomes if o.error]:
+    if errors := [as_ours(o.item.node, o.error) for o in outcomes if o.error]:
         raise Problems(errors, exit_code=Incomplete.exit_code if new else None)
     return bool(new)
 
 
-def _check_still_true(plan: FleetPlan, options: Options) -> None:
+def _check_still_true(plan: FleetPlan) -> None:
     """Plan again, now that no other command can change the nodes; raises plan_outdated."""
     now = _plan(
         plan.topology,
         plan.command,
-        adopt=options.adopt,
+        adopt=plan.adopt,
         strict=not plan.unread,
         absent=plan.unread,
         only=plan.only,
     )
-    before = {n.node: n.after_preparation().changes() for n in plan.nodes}
+    before = {n.node: replace(n, roles=(), database=False).changes() for n in plan.nodes}
     after = {n.node: n.changes() for n in now.nodes}
     differing = [str(n) for n in before | after if before.get(n, []) != after.get(n, [])]
     if now.map_version != plan.map_version:
@@ -342,29 +306,3 @@ def _check_still_true(plan: FleetPlan, options: Options) -> None:
             f"the fleet changed after the plan was made ({', '.join(differing)}); nothing was done",
             hint="run the command again to see the new plan",
         )
-
-
-def _errors_of(plan: NodePlan, applied: Applied) -> list[ShardctlError]:
-    """Describe what failed on a node: each cause once, then how much is left."""
-    by_cause: dict[str, ShardctlError] = {}
-    for cause in applied.errors:
-        error = _as_ours(plan.node, cause)
-        by_cause.setdefault(error.cause if isinstance(error, ShardFailed) else error.message, error)
-    if not by_cause and not applied.left:
-        return []
-    return [*by_cause.values(), node_unfinished(plan.node, len(plan.shards), applied.left)]
-
-
-def _as_ours(node: str, error: Exception) -> ShardctlError:
-    """Give a database's error its node; what is no database's error is a bug and raised."""
-    if isinstance(error, ShardctlError):
-        return error
-    if isinstance(error, psycopg.Error) and is_lost(error):
-        return NodeLost(node, reason_of(error))
-    if isinstance(error, psycopg.Error):
-        return Refused(
-            "node_failed",
-            f"node {node}: {reason_of(error)}",
-            hint="fix the cause, then run the same command again",
-        )
-    raise error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shardctl.postgres.connection import Connection
     from shardctl.state.journal import Move
-    from shardctl.topology.model import Node, NodeName, Topology
+    from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
 
 class NodeLeftOut(Unfinished):
@@ -45,22 +45,6 @@ def map_unwritten() -> Refused:
     )
 
 
-def require(
-    topology: Topology,
-    planned: int,
-    *,
-    purpose: str,
-    absent: Sequence[NodeUnavailable] = (),
-    needed: Collection[NodeName] | None = None,
-) -> None:
-    """See that the map is still the one of a plan that was made without `absent` nodes.
-
-    `needed` as of `version`. Raises map_changed, and what `agreed` raises.
-    """
-    now = agreed(topology, purpose=purpose, strict=not absent, absent=absent, needed=needed)
-    now.require(planned)
-
-
 def require_beside(
     topology: Topology,
     shards: Collection[int],
@@ -73,20 +57,17 @@ def require_beside(
     Either node of `between` may own these. Nodes that cannot be read are left out. Raises
     OwnershipDiffers, or Problems of several.
     """
+    asked = observer.ask(topology, partial(known, topology), purpose=purpose)
     wanted = topology.owners()
 
-    def beside(session: Connection, _node: Node) -> Said:
-        row = cluster.read(session) if cluster.is_present(session) else None
-        if row is None:
-            return Said(None, {}, ())
-        owners = {
-            shard: wanted.get(shard, owner) if shard in shards and owner in between else owner
-            for shard, owner in cluster.read_map(session).items()
-        }
-        return Said(row.map_version, owners, ())
+    def beside(shard: ShardId, owner: NodeName) -> NodeName:
+        return wanted.get(shard, owner) if shard in shards and owner in between else owner
 
-    asked = observer.ask(topology, beside, purpose=purpose)
-    if problems := refusals.ownership(topology, asked.values):
+    said = {
+        name: replace(one, map={shard: beside(shard, owner) for shard, owner in one.map.items()})
+        for name, one in asked.values.items()
+    }
+    if problems := refusals.ownership(topology, said):
         raise together(problems)
 
 
@@ -177,19 +158,9 @@ def known(topology: Topology, session: Connection, node: Node) -> Said:
         return Said(None, {}, ())
     copies = ledger.copies(session, topology, node.name, row)
     if identity.is_clone(session, node, row):
-        return Said(None, {}, copies)
+        return Said(None, {}, copies, clone=True)
     identity.check(row, topology, node.name)
     return Said(row.map_version, cluster.read_map(session), copies)
-
-
-def nodes_do_not_agree(what: str) -> Refused:
-    """Report nodes that can be read and do not prove who owns the shards."""
-    return Refused(
-        "nodes_do_not_agree",
-        f"{what}; shardctl changes nothing while a node cannot be read",
-        hint="start the nodes that cannot be read, then run the command again; `shardctl "
-        "verify --check map` shows each node's map",
-    )
 
 
 def left_out(
@@ -258,14 +229,15 @@ def _doubts(topology: Topology, said: Mapping[NodeName, Said]) -> list[ShardctlE
     known = {name: one for name, one in said.items() if one.version is not None}
     if stale := refusals.ownership(topology, known):
         return list(stale)
-    doubts: list[ShardctlError] = []
-    versions = {one.version for one in known.values()}
-    if 0 in versions and len(versions) > 1:  # an init was broken off; an older map is only older
-        listed = ", ".join(f"{name} has {one.version}" for name, one in known.items())
-        what = f"the nodes have different versions of the map ({listed})"
-        doubts.append(nodes_do_not_agree(what))
     owners = topology.owners()
-    for name, one in said.items():
-        if one.map.keys() != owners.keys() and (name in known or topology.nodes[name].shards):
-            doubts.append(nodes_do_not_agree(f"node {name} has only a part of the map"))
-    return doubts
+    return [
+        Refused(
+            "nodes_do_not_agree",
+            f"node {name} has only a part of the map; shardctl changes nothing while a node cannot "
+            "be read",
+            hint="start the nodes that cannot be read, then run the command again; `shardctl "
+            "verify --check map` shows each node's map",
+        )
+        for name, one in said.items()
+        if one.map.keys() != owners.keys() and (name in known or topology.nodes[name].shards)
+    ]

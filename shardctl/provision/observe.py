@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -10,7 +10,6 @@ import psycopg
 from shardctl import fanout
 from shardctl.access import read_only
 from shardctl.errors import together
-from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
 from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
 from shardctl.state import cluster, identity, keys, ledger, lock
@@ -27,19 +26,18 @@ if TYPE_CHECKING:
     from shardctl.state.migrations import Migration
     from shardctl.topology.model import Node, NodeName, ShardId, Topology
 
-QUERIES = queries.load("shardctl.provision", "provision.sql")
-
 
 @dataclass(frozen=True, slots=True)
 class Said:
     """The map and the moves that a readable node has.
 
-    `version` is None where the server has no map: a new one, or the clone of a move.
+    `version` is None where the server has no map: a new one, or the `clone` of a move.
     """
 
     version: int | None
     map: Mapping[ShardId, NodeName]
     journal: Sequence[Copy]
+    clone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +45,6 @@ class Observed:
     """One node's catalog, as far as `init` and `migrate` care; taken in one snapshot."""
 
     node: NodeName
-    lock_slots: int
-    """Entries of the shared lock table."""
     roles: frozenset[str]
     """Those of the required roles that exist."""
     database: bool
@@ -87,27 +83,18 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
     Raises NodeUnavailable, node_unfit (a standby, too old, another cluster's or node's),
     format_too_new.
     """
-    database = topology.database
     purpose = lock.purpose(command)
     try:
-        connection = connect(node, database, purpose=purpose, observing=True)
+        with connect(node, topology.database, purpose=purpose, observing=True) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            return _observe_database(connection, topology, node)
     except NodeUnavailable as error:
         # Where no server answers, another database would only be waited for as long again.
         found = None if error.timed_out else _without_database(topology, node, purpose)
         if found is None:
             raise
         return found
-    try:
-        with connection:
-            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            connection.read_only = True
-            return _observe_database(connection, topology, node)
-    except psycopg.errors.InsufficientPrivilege as error:
-        raise identity.node_unfit(
-            node.name,
-            f"role {database.user} may not read the database: {reason_of(error)}",
-            hint="set `database.user` to the role that created the fleet, or to a superuser",
-        ) from error
     except psycopg.Error as error:
         raise unavailable(node, error) from error
 
@@ -158,26 +145,21 @@ def _without_database(topology: Topology, node: Node, purpose: str) -> Observed 
     except NodeUnavailable:
         return None
     with connection:
-        (exists,) = queries.one(connection, QUERIES["database"], {"name": topology.database.name})
-        if exists:
-            return None
-        slots, roles = _observe_server(connection, topology, node)
-    return Observed(node=node.name, lock_slots=slots, roles=roles, database=False)
+        found = _observe_server(connection, topology, node)
+    return None if found.database else found
 
 
-def _observe_server(
-    connection: Connection, topology: Topology, node: Node
-) -> tuple[int, frozenset[str]]:
-    """Give the lock table's size, and the required roles that exist; raises node_unfit."""
-    number, version, in_recovery, slots, roles = queries.one(
-        connection, QUERIES["server"], {"roles": list(topology.database.app_roles)}
-    )
+def _observe_server(connection: Connection, topology: Topology, node: Node) -> Observed:
+    """Give the required roles that exist, and whether the database does; raises node_unfit."""
+    database = topology.database
+    given = {"roles": list(database.app_roles), "name": database.name}
+    number, version, in_recovery, exists, roles = queries.one(connection, STATE["server"], given)
     check_version(node.name, number, version)
     if in_recovery:
         state = cluster.read(connection) if cluster.is_present(connection) else None
         move = identity.cloning(connection, node, state)
         raise identity.clone(node, move) if move else identity.standby(node)
-    return slots, frozenset(roles or ())
+    return Observed(node.name, frozenset(roles or ()), exists)
 
 
 def check_version(node: str, number: int, version: str) -> None:
@@ -192,7 +174,7 @@ def check_version(node: str, number: int, version: str) -> None:
 
 def _observe_database(connection: Connection, topology: Topology, node: Node) -> Observed:
     roles = list(topology.database.app_roles)
-    slots, existing = _observe_server(connection, topology, node)
+    server = _observe_server(connection, topology, node)
     state = cluster.read(connection) if cluster.is_present(connection) else None
     if state is not None:
         if move := identity.cloning(connection, node, state):
@@ -200,11 +182,8 @@ def _observe_database(connection: Connection, topology: Topology, node: Node) ->
         identity.check(state, topology, node.name)
     ran = connection.execute(STATE["migrations"]).fetchall() if state else []
     schemas = [topology.schema(shard) for shard in node.shards]
-    return Observed(
-        node=node.name,
-        lock_slots=slots,
-        roles=existing,
-        database=True,
+    return replace(
+        server,
         state=state,
         map=cluster.read_map(connection) if state else {},
         schemas=catalog.read_schemas(connection, roles),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from shardctl.errors import together
@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from shardctl.topology.model import NodeName, PoolerName, ShardId, Topology
 
 Action = Literal["create", "replace", "adopt", "grant", "run", "validate", "write", "reload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a plan is carried out; `jobs` sessions a node at the most.
+
+    A batch waits for locks of other sessions for `lock_timeout_ms`, `attempts` times in all.
+    Between two attempts it waits longer each time, from 0.1 s to 2 s.
+    """
+
+    jobs: int = 4
+    lock_timeout_ms: int = 2000
+    attempts: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,6 @@ class NodePlan:
     """What one node needs, in the order of execution."""
 
     node: NodeName
-    lock_slots: int
     roles: tuple[str, ...] = ()
     database: bool = False
     schema: bool = False
@@ -120,11 +132,7 @@ class NodePlan:
             for w in self.shards
             if (w.migrations or w.validate) and (only is None or w.shard in only)
         )
-        return NodePlan(self.node, self.lock_slots, shards=work)
-
-    def after_preparation(self) -> NodePlan:
-        """Drop what is done before the node's lock can be taken: roles and the database."""
-        return replace(self, roles=(), database=False)
+        return NodePlan(self.node, shards=work)
 
 
 def plan(
@@ -166,7 +174,6 @@ def _node(
     up_to_date = one.state is not None and whole_map and one.state.map_version >= version
     return NodePlan(
         node=one.node,
-        lock_slots=one.lock_slots,
         roles=tuple(role for role in roles if role not in one.roles),
         database=not one.database,
         schema=not present,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -65,31 +66,14 @@ class PoolersPlan:
         """List the poolers that something has to be done for."""
         return [one for one in self.wanted if one.action != "none"]
 
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """One pooler's file beside what it should contain; `error` is why it could not be read.
-
-    `version` is the map's version that the file is of, None where it does not show.
-    """
-
-    pooler: Pooler
-    state: Literal["same", "differs", "edited", "unreachable"]
-    version: int | None
-    wanted: int
-    diff: str
-    error: ShardctlError | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Give the shape of docs/reference/json.md."""
-        return {
-            "name": self.pooler.name,
-            "file": str(self.pooler.databases_file),
-            "state": self.state,
-            "map_version": {"file": self.version, "wanted": self.wanted},
-            "diff": self.diff,
-            "error": self.error.message if self.error else None,
-        }
+    def look(self, pooler: Pooler, *, purpose: str) -> Wanted:
+        """Look at a pooler, and describe what it needs; raises as `plan` does."""
+        host = host_of(pooler)
+        # Its journal is on nodes that cannot be read: at the poolers a move shows as well.
+        if self.unread and (staged := applying.staged_there(pooler, host)):
+            raise applying.FileStaged(pooler, staged[0])
+        seen = applying.observe(self.topology, pooler, host, purpose=purpose)
+        return applying.plan(self.topology, seen, self.map_version, force=self.force)
 
 
 def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
@@ -106,27 +90,40 @@ def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
     return [one for one in topology.poolers.values() if not wanted or one.name in wanted]
 
 
-def compare(topology: Topology, poolers: Sequence[Pooler], map_version: int) -> list[Compared]:
-    """Read every pooler's file and compare it; one that cannot be read explains why."""
+def compare(
+    topology: Topology, poolers: Sequence[Pooler], map_version: int
+) -> tuple[list[dict[str, Any]], list[ShardctlError]]:
+    """Compare every pooler's file with what it should contain, as docs/reference/json.md has it.
 
-    def one(pooler: Pooler) -> Compared:
-        text = render.databases(topology, pooler, map_version)
+    Also gives why files could not be read.
+    """
+    errors: list[ShardctlError] = []
+
+    def one(pooler: Pooler) -> dict[str, Any]:
+        text, file = render.databases(topology, pooler, map_version), pooler.databases_file
+        state, diff, header = "differs", "", None
+        error: str | None = None
         try:
-            there = files.read(host_of(pooler), pooler.databases_file, user=pooler.os_user)
-        except ShardctlError as error:
-            return Compared(pooler, "unreachable", None, map_version, "", error)
-        header = render.header(there or "")
-        foreign = there is not None and there.strip() and (header is None or header.edited)
-        state: Literal["same", "differs", "edited"] = "edited" if foreign else "differs"
-        return Compared(
-            pooler,
-            "same" if there == text else state,
-            header.map_version if header else None,
-            map_version,
-            applying.diff(there, text, pooler.databases_file),
-        )
+            there = files.read(host_of(pooler), file, user=pooler.os_user)
+            header = render.header(there or "")
+            if there == text:
+                state = "same"
+            elif there and there.strip() and (header is None or header.edited):
+                state = "edited"
+            diff = applying.diff(there, text, file)
+        except ShardctlError as refused:
+            state, error = "unreachable", refused.message
+            errors.append(named(f"pooler {pooler.name}", refused))
+        return {
+            "name": pooler.name,
+            "file": str(file),
+            "state": state,
+            "map_version": {"file": header and header.map_version, "wanted": map_version},
+            "diff": diff,
+            "error": error,
+        }
 
-    return fanout.collect(poolers, one).every()
+    return fanout.collect(poolers, one).every(), errors
 
 
 def plan(
@@ -141,26 +138,11 @@ def plan(
     """Look at poolers, all in parallel, and describe what each needs; changes nothing.
 
     While nodes are `unread`, a pooler's own files have to show that no absent node has a newer
-    map. Raises force_refused, file_staged, what `pgbouncer.apply.observe` and `plan` raise, or
-    Problems of several poolers.
+    map, so these are not replaced by `force` then. Raises file_staged, what
+    `pgbouncer.apply.observe` and `plan` raise, or Problems of several poolers.
     """
-    if unread and force:
-        raise Problems(
-            [
-                *unread,
-                Refused(
-                    "force_refused",
-                    "--force replaces files of any map version; while a node cannot be "
-                    "read, shardctl needs that version as proof",
-                    hint="leave out --force, or start the nodes that cannot be read first",
-                ),
-            ]
-        )
-
-    def one(pooler: Pooler) -> Wanted:
-        return _look(topology, pooler, map_version, force=force, purpose=purpose, unread=unread)
-
-    found = fanout.collect(poolers, one)
+    empty = PoolersPlan(topology, map_version, force and not unread, (), tuple(unread))
+    found = fanout.collect(poolers, partial(empty.look, purpose=purpose))
     problems = [named(f"pooler {pooler.name}", error) for pooler, error in found.problems]
     owners: dict[Place, PoolerName] = {}
     for _, wanted in found.values:
@@ -178,24 +160,7 @@ def plan(
             )
     if problems:
         raise together(problems)
-    return PoolersPlan(topology, map_version, force, tuple(found.every()), tuple(unread))
-
-
-def _look(
-    topology: Topology,
-    pooler: Pooler,
-    map_version: int,
-    *,
-    force: bool,
-    purpose: str,
-    unread: Sequence[NodeUnavailable],
-) -> Wanted:
-    host = host_of(pooler)
-    # Its journal is on nodes that cannot be read: at the poolers a move shows as well.
-    if unread and (staged := applying.staged_there(pooler, host)):
-        raise applying.FileStaged(pooler, staged[0])
-    seen = applying.observe(topology, pooler, host, purpose=purpose)
-    return applying.plan(topology, seen, map_version, force=force)
+    return replace(empty, wanted=tuple(found.every()))
 
 
 def require_free(plan: PoolersPlan) -> None:
@@ -220,7 +185,9 @@ def apply(plan: PoolersPlan, progress: Progress) -> None:
     topology = plan.topology
     with lock.held(topology, _to_lock(plan), command=APPLY) as locks:
         # A move may have ended after the plan was made: its poolers must not be led back.
-        maps.require(topology, plan.map_version, purpose=lock.purpose(APPLY), absent=plan.unread)
+        purpose, unread = lock.purpose(APPLY), plan.unread
+        agreed = maps.agreed(topology, purpose=purpose, strict=not unread, absent=unread)
+        agreed.require(plan.map_version)
         errors = carry_out(plan, locks, progress, command=APPLY)
     if errors:
         raise Problems(errors)
@@ -239,22 +206,14 @@ def carry_out(
     to record what was done. Every pooler is looked at again first, for what was seen without
     the locks may have changed. Raises Interrupted when all that had begun is finished.
     """
-    topology = plan.topology
     done: list[PoolerName] = []
 
     def one(planned: Wanted) -> None:
         pooler = planned.seen.pooler
         progress.expect(pooler.name, "applying configuration", 1)
         purpose = lock.purpose(command)
-        now = _look(
-            topology,
-            pooler,
-            plan.map_version,
-            force=plan.force,
-            purpose=purpose,
-            unread=plan.unread,
-        )
-        applying.carry_out(topology, now, purpose=purpose)
+        now = plan.look(pooler, purpose=purpose)
+        applying.carry_out(plan.topology, now, purpose=purpose)
         done.append(pooler.name)  # atomic
         progress.advance(pooler.name)
 

@@ -36,8 +36,8 @@ class OwnershipDiffers(ShardctlError):
 
 def schema_in_the_way(node: NodeName, what: str, schemas: Sequence[str], *, hint: str) -> Refused:
     """Report schemas with the names of shards that shardctl would create."""
-    shown = ", ".join(schemas[:5]) + (", ..." if len(schemas) > 5 else "")
-    return Refused("schema_in_the_way", f"node {node}: {what}: {shown} ({len(schemas)})", hint=hint)
+    what = f"node {node}: {what}: {listed(schemas)}"
+    return Refused("schema_in_the_way", what, hint=hint)
 
 
 def table_shadowed(node: str, schema: str, table: str) -> Refused:
@@ -180,11 +180,10 @@ def _in_the_way(
     missing = {name for name in owned if name not in one.schemas}
     # A shard's own map row is written by the transaction that makes its schema, the whole map
     # when all shards of all nodes exist.
-    witnesses = [o for o in observed if o is one or (o.state and o.state.map_version)]
     lost = sorted(
         owned[name]
         for name in missing
-        if any(w.map.get(owned[name]) == one.node for w in witnesses)
+        if any(witness.map.get(owned[name]) == one.node for witness in observed)
     )
     if lost:
         yield Refused(

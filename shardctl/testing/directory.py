@@ -38,17 +38,28 @@ def made() -> Iterator[Path]:
     owner = os.getpid()
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base()))
     path.chmod(0o755)
-    held = os.open(path / "locking", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    try:
+    (path / "locking").touch()
+    with locked(path / "locking"):
         # Rename it only once it is locked: `sweep` must not find it unlocked.
-        fcntl.flock(held, fcntl.LOCK_EX)
         (path / "locking").rename(path / _ALIVE)
         try:
             yield path
         finally:
             if os.getpid() == owner:  # a child that was forked leaves it alone
                 shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def locked(file: Path, how: int = 0) -> Iterator[None]:
+    """Hold the lock of a file that exists; raises BlockingIOError if `how` is LOCK_NB."""
+    owner = os.getpid()
+    held = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | how)
+        yield
     finally:
+        if os.getpid() == owner:  # a child that was forked has the same lock, and keeps it open
+            fcntl.flock(held, fcntl.LOCK_UN)
         os.close(held)
 
 
@@ -59,8 +70,12 @@ def sweep(end: Callable[[Path], None]) -> None:
     """
     for base in {Path(tempfile.gettempdir()), _FAR}:
         for left in base.glob(f"{PREFIX}*"):
-            # Its session may be alive, or just creating or removing it.
-            with contextlib.suppress(BlockingIOError, FileNotFoundError), _taken(left):
+            # Its session may be alive, or just creating or removing it, or another user's.
+            free = contextlib.suppress(BlockingIOError, FileNotFoundError, PermissionError)
+            with free, locked(left / _ALIVE, fcntl.LOCK_NB):
+                status = left.lstat()
+                if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                    continue
                 try:
                     end(left)
                 except (ShardctlError, OSError) as error:
@@ -69,20 +84,6 @@ def sweep(end: Callable[[Path], None]) -> None:
                     continue
                 # Another session may have removed the same directory first.
                 shutil.rmtree(left, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _taken(left: Path) -> Iterator[None]:
-    """Lock a directory of this user; raises BlockingIOError, FileNotFoundError."""
-    status = left.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise FileNotFoundError(left)
-    held = os.open(left / _ALIVE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(held)
 
 
 def base() -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, LiteralString, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -14,7 +14,7 @@ from shardctl.libpq import reason_of
 from shardctl.postgres import blocking, connection, queries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from shardctl.postgres.connection import Connection
     from shardctl.topology.model import Database, Node
@@ -50,13 +50,6 @@ class Table(NamedTuple):
     name: str
 
 
-class _Versions(NamedTuple):
-    """The number and digest of a table's rows, to detect changes."""
-
-    rows: int
-    digest: object
-
-
 class Tables:
     """The tables of one node, and the rows in them that migrations wrote."""
 
@@ -65,8 +58,9 @@ class Tables:
         self._node = node
         self._database = database
         self._kept: dict[Table, bytes] = {}
-        self._versions: dict[Table, _Versions] = {}
-        self._wanted: list[Table] = []
+        self._versions: dict[Table, tuple[int, object]] = {}
+        """The number and digest of a table's rows, to detect changes."""
+        self._wanted: Sequence[Table] = ()
         """The tables that are being locked."""
         self._truncates = False
         """How they are locked."""
@@ -92,7 +86,7 @@ class Tables:
         """
         for table in [table for table in self._kept if table.schema == schema]:
             to._kept[table] = self._kept.pop(table)
-            to._versions[table] = self._versions.pop(table)._replace(digest=None)
+            self._versions.pop(table, None)
 
     @contextmanager
     def _session(self) -> Iterator[Connection]:
@@ -109,9 +103,11 @@ class Tables:
     def _keep(self, session: Connection) -> None:
         filled = [Table(schema, name) for schema, name, _ in session.execute(_QUERIES["filled"])]
         versions = _versions(session, filled)
-        self._versions = {table: found for table, found in versions.items() if found.rows}
+        self._versions = {table: found for table, found in versions.items() if found[0]}
         for table in self._versions:
-            with session.cursor().copy(_QUERIES["save"].format(table=_named(table))) as copy:
+            with session.cursor().copy(
+                _QUERIES["save"].format(table=sql.Identifier(*table))
+            ) as copy:
                 self._kept[table] = b"".join(map(bytes, copy))
 
     def _empty(self, session: Connection) -> None:
@@ -122,24 +118,36 @@ class Tables:
                 pid,
                 query,
             )
-        small: list[Table] = []
-        large: list[Table] = []
-        for schema, name, size in session.execute(_QUERIES["filled"]):
-            table = Table(schema, name)
-            if table not in self._kept:
-                (small if size < _LARGE else large).append(table)
-        statements: list[sql.Composed] = []
-        if small:
-            statements.append(_lock(small, "EXCLUSIVE"))
-            statements += [_QUERIES["delete"].format(table=_named(table)) for table in small]
-        if large:
-            statements.append(_lock(large, "ACCESS EXCLUSIVE"))
-            statements.append(_QUERIES["truncate"].format(tables=_listed(large)))
-        self._wanted, self._truncates = small + large, bool(large)
-        if statements:
-            session.execute(sql.SQL(";\n").join(statements))  # one message, one transaction
-        if self._kept:
-            self._restore(session)
+        sizes = {Table(*row): size for *row, size in session.execute(_QUERIES["filled"])}
+        filled = [table for table in sizes if table not in self._kept]
+        self._clear(session, filled, [table for table in filled if sizes[table] >= _LARGE])
+        now = _versions(session, list(self._kept))
+        changed = [table for table in self._kept if now[table] != self._versions.get(table)]
+        if changed:
+            with session.transaction():
+                self._clear(session, changed)
+                for table in changed:
+                    restore = _QUERIES["restore"].format(table=sql.Identifier(*table))
+                    with session.cursor().copy(restore) as copy:
+                        copy.write(self._kept[table])
+                self._versions |= _versions(session, changed)
+
+    def _clear(
+        self, session: Connection, tables: Sequence[Table], large: Collection[Table] = ()
+    ) -> None:
+        """Delete the rows of tables, in one message and one transaction."""
+        self._wanted, self._truncates = tables, bool(large)
+        if not tables:
+            return
+        names = {table: sql.Identifier(*table) for table in tables}
+        listed = sql.SQL(", ONLY ").join(names.values())
+        patience = sql.Literal(_PATIENCE_MS)
+        statements = [_QUERIES["lock"].format(patience_ms=patience, tables=listed)]
+        statements += [
+            _QUERIES["truncate" if table in large else "delete"].format(table=name)
+            for table, name in names.items()
+        ]
+        session.execute(sql.SQL(";\n").join(statements))
 
     def _in_use(self, session: Connection) -> str:
         """Return who still uses the tables after the wait."""
@@ -148,45 +156,14 @@ class Tables:
         waited = f"waited {_PATIENCE_MS / 1000:g} s for them"
         return "; ".join([waited, *(holders or ["the sessions that used them have ended since"])])
 
-    def _restore(self, session: Connection) -> None:
-        """Restore the rows of the migrations in tables that a test has changed."""
-        now = _versions(session, list(self._kept))
-        changed = [table for table, versions in self._versions.items() if now[table] != versions]
-        if not changed:
-            return
-        self._wanted, self._truncates = changed, False
-        with session.transaction():
-            session.execute(_lock(changed, "EXCLUSIVE"))
-            for table in changed:
-                session.execute(_QUERIES["delete"].format(table=_named(table)))
-                with session.cursor().copy(_QUERIES["restore"].format(table=_named(table))) as copy:
-                    copy.write(self._kept[table])
-            self._versions |= _versions(session, changed)
 
-
-def _lock(tables: Sequence[Table], mode: LiteralString) -> sql.Composed:
-    """Compose the lock of tables for the rest of a transaction."""
-    return _QUERIES["lock"].format(
-        patience_ms=sql.Literal(_PATIENCE_MS), tables=_listed(tables), mode=sql.SQL(mode)
-    )
-
-
-def _listed(tables: Sequence[Table]) -> sql.Composed:
-    """Compose a list of tables after an ONLY, each further one with its own ONLY."""
-    return sql.SQL(", ONLY ").join([_named(table) for table in tables])
-
-
-def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, _Versions]:
+def _versions(session: Connection, tables: Sequence[Table]) -> dict[Table, tuple[int, object]]:
     """Read the versions of several tables with one query."""
     if not tables:
         return {}
     parts = [
-        _QUERIES["versions"].format(position=sql.Literal(position), table=_named(table))
+        _QUERIES["versions"].format(position=sql.Literal(position), table=sql.Identifier(*table))
         for position, table in enumerate(tables)
     ]
     found = session.execute(sql.SQL("\nUNION ALL\n").join(parts))
-    return {tables[position]: _Versions(*versions) for position, *versions in found}
-
-
-def _named(table: Table) -> sql.Identifier:
-    return sql.Identifier(table.schema, table.name)
+    return {tables[position]: (rows, digest) for position, rows, digest in found}

@@ -31,7 +31,7 @@ FROM ONLY {table}
 -- name: lock
 -- Wait for all tables at once, with a timeout; later statements then wait for no lock
 SET LOCAL statement_timeout = {patience_ms};
-LOCK TABLE ONLY {tables} IN {mode} MODE;
+LOCK TABLE ONLY {tables} IN EXCLUSIVE MODE;
 SET LOCAL statement_timeout = 0
 
 -- name: delete
@@ -39,8 +39,8 @@ SET LOCAL statement_timeout = 0
 DELETE FROM ONLY {table}
 
 -- name: truncate
--- Empty tables that are large, and those that refer to them
-TRUNCATE ONLY {tables} CASCADE
+-- Empty a table that is large, and those that refer to it
+TRUNCATE ONLY {table} CASCADE
 
 -- name: save
 -- Read a table's rows

@@ -7,8 +7,6 @@ files of a temporary directory, and who reads it needs no lock.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,25 +15,26 @@ import stat
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
 from psycopg.conninfo import make_conninfo
 
 from shardctl import fanout
-from shardctl.errors import Misused, Refused, ShardctlError, Unfinished
+from shardctl.errors import Refused, ShardctlError, Unfinished
 from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.postgres import binaries
 from shardctl.provision import fleet as provision
-from shardctl.sandbox import servers
-from shardctl.sandbox.new import HOST
+from shardctl.provision.plan import Options
+from shardctl.router.core import IN_TESTS
+from shardctl.sandbox import new, servers
 from shardctl.state import migrations
-from shardctl.testing import derive, directory
+from shardctl.testing import directory
 from shardctl.testing.directory import without_libpq
 from shardctl.testing.emptying import Tables
-from shardctl.topology import loader, routes
+from shardctl.topology import loader, marks, ranges, routes
 from shardctl.topology.model import NodeName
 
 if TYPE_CHECKING:
@@ -61,6 +60,19 @@ def held_ports(host: str, count: int) -> Iterator[Sequence[int]]:
         yield found
 
 
+SETTINGS = {
+    # The data is deleted after the tests, so it need not survive a crash.
+    "fsync": "off",
+    # A test can move a shard.
+    "wal_level": "logical",
+    "shared_buffers": "16MB",
+    # A reset empties the tables of many shards in one transaction, with a lock for each.
+    "max_locks_per_transaction": "256",
+    # The router takes it from the topology: its calls refuse to miss what a test did not commit.
+    IN_TESTS: "on",
+}
+"""Server parameters of every node."""
+
 FILE = "topology.yaml"
 SANDBOX = ".sandbox"
 """The directory of the servers' user, in which their data is."""
@@ -80,20 +92,15 @@ class ShardFleet:
     def dsn(self, node: str, *, user: str | None = None) -> str:
         """Return a connection string of a node, for the application's first role.
 
-        Raises node_not_there.
+        Raises KeyError for a node that it does not have.
         """
-        found = self._topology.nodes.get(NodeName(node))
-        if found is None:
-            raise Misused(
-                "node_not_there",
-                f"unknown node {node!r} of the test fleet: its nodes are {', '.join(self.nodes)}",
-            )
+        found = self._topology.nodes[NodeName(node)]
         database = self._topology.database
         role = user or next(iter(database.app_roles), database.user)
         passfile = database.options.get("passfile") if role == database.user else None
         # With its address, because PGHOSTADDR might name another.
         return make_conninfo(
-            host=found.host, hostaddr=HOST, port=found.port, dbname=database.name, user=role,
+            host=found.host, hostaddr=new.HOST, port=found.port, dbname=database.name, user=role,
             passfile=passfile,
         )  # fmt: skip
 
@@ -157,14 +164,10 @@ def running(
     shards = min(shards or wanted.shard_count, wanted.shard_count)
     nodes = min(nodes, shards)
     if ports is not None and len(ports) != nodes:
-        raise Misused(
-            "ports_not_nodes",
-            f"{len(ports)} ports for a test fleet of {nodes} nodes",
-            hint="give one port for each node, or none: then the system chooses free ones",
-        )
+        raise ValueError(f"ports: expected one for each of {nodes} nodes, found {len(ports)}")
     directory.sweep(_stop)
     owner = os.getpid()
-    chosen = nullcontext(ports) if ports is not None else held_ports(HOST, nodes)
+    chosen = nullcontext(ports) if ports is not None else held_ports(new.HOST, nodes)
     with directory.made() as place, chosen as free:
         try:
             with without_libpq():
@@ -183,31 +186,22 @@ def running(
 
 def _make(wanted: Topology, shards: int, nodes: int, to: Path) -> None:
     """Make a fleet with its migrations, and pack what its servers leave when they have stopped."""
-    with directory.made() as place, held_ports(HOST, nodes) as free:
+    with directory.made() as place, held_ports(new.HOST, nodes) as free:
         topology = _written(wanted, place, shards, free)
         try:
             topology = servers.protected(topology)
             servers.up(topology, fanout.Silent())
             plan = provision.plan_init(topology)
-            provision.carry_out(plan, provision.Options(), fanout.Silent())
+            provision.carry_out(plan, Options(), fanout.Silent())
             servers.down(topology, fanout.Silent(), delete=False)
-            _shorten_wal(topology)
             pack_template(place, [SANDBOX], to)
         finally:
             _stop(place)
 
 
-def _shorten_wal(topology: Topology) -> None:
-    """Give stopped servers one segment of WAL of 1 MB, a third of the files' size without it."""
-    account = accounts.server_account(None)
-    program = binaries.find(None, account=account).program("pg_resetwal")
-    for node in topology.nodes.values():
-        Local().run([program, "--wal-segsize=1", str(node.data_directory)], user=account)
-
-
 def _written(wanted: Topology, place: Path, shards: int, free: Sequence[int]) -> Topology:
     """Write the topology of a fleet in `place`, and read it."""
-    text = derive.render(wanted, directory=place / SANDBOX, shards=shards, ports=free)
+    text = render(wanted, directory=place / SANDBOX, shards=shards, ports=free)
     # Rename it when it is complete: `sweep` of another session reads it.
     (place / f"{FILE}.new").write_text(text, encoding="utf-8")
     return loader.load((place / f"{FILE}.new").rename(place / FILE))
@@ -233,6 +227,36 @@ def _stop(place: Path) -> None:
         servers.down(loader.load(place / FILE), fanout.Silent(), delete=True)
 
 
+_ONE_LINE = 2**20
+
+
+def render(application: Topology, *, directory: Path, shards: int, ports: Sequence[int]) -> str:
+    """Return a fleet's topology file: a node for each of these ports, with data in `directory`.
+
+    Cluster, ids, schemas, database, roles, keys and migrations are those of the application's file.
+    `shards` must be at least the number of ports. Poolers, hosts and libpq options are left out.
+    """
+    runs = new.spread(shards, len(ports))
+    nodes = {
+        new.node_name(index): {
+            "host": new.HOST,
+            "port": port,
+            "shards": ranges.of(run),
+            "data_directory": str(directory / new.node_name(index)),
+            "settings": dict(SETTINGS),  # YAML's dumper writes an alias for what is repeated
+        }
+        for index, (port, run) in enumerate(zip(ports, runs, strict=True))
+    }
+    data = marks.read(application.path.read_text(encoding="utf-8-sig")).data
+    content = {key: data[key] for key in ("cluster", "id") if key in data}
+    elsewhere = ("options", "subscription_options", "migrations")
+    database = {key: one for key, one in data["database"].items() if key not in elsewhere}
+    if application.database.migrations is not None:
+        database["migrations"] = str(application.database.migrations)
+    content |= {"shards": data["shards"] | {"count": shards}, "database": database, "nodes": nodes}
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=_ONE_LINE)
+
+
 TEMPLATES = "shardctl-templates-"
 KEPT = 3
 """How many files a user keeps; those used last stay."""
@@ -251,7 +275,7 @@ def template_name(application: Topology, *, shards: int, nodes: int) -> str:
     ports = range(1, nodes + 1)
     anywhere = replace(application, database=replace(application.database, migrations=None))
     made_of = [
-        derive.render(anywhere, directory=Path("/"), shards=shards, ports=ports),
+        render(anywhere, directory=Path("/"), shards=shards, ports=ports),
         *((one.name, one.checksum) for one in migrations.read(application.database.migrations)),
         (str(found.directory), server.st_size, server.st_mtime_ns, account),
         *_package(),
@@ -269,7 +293,8 @@ def unpack_template(called: str, into: Path, make: Callable[[Path], None]) -> No
     file = folder / f"{called}.tar"
     if _unpacked(file, into):
         return
-    with _alone(folder):
+    (folder / "lock").touch(mode=0o600)
+    with directory.locked(folder / "lock"):
         if _unpacked(file, into):
             return
         for left in folder.glob(f"*{_NEW}"):  # of a killed process: this one has the lock
@@ -292,16 +317,12 @@ def pack_template(place: Path, names: Sequence[str], to: Path) -> None:
 
 
 def _unpacked(file: Path, into: Path) -> bool:
-    """Unpack a file, unless it is missing; it may be removed meanwhile."""
+    """Unpack a file, unless it is missing."""
     try:
-        held = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        os.utime(file)  # what was just used is not removed
     except FileNotFoundError:
         return False
-    try:
-        Local().run(["tar", "-xpf", f"/dev/fd/{held}", "-C", str(into)], keep_open=(held,))
-        os.utime(held)
-    finally:
-        os.close(held)
+    Local().run(["tar", "-xpf", str(file), "-C", str(into)])
     return True
 
 
@@ -310,18 +331,6 @@ def _forget(folder: Path) -> None:
     by_use = sorted(folder.glob("*.tar"), key=lambda file: -file.stat().st_mtime)
     for old in by_use[KEPT:]:
         old.unlink()
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        # A child that was forked meanwhile has the same lock, and keeps it open.
-        fcntl.flock(held, fcntl.LOCK_UN)
-        os.close(held)
 
 
 def _folder() -> Path:
@@ -341,8 +350,8 @@ def _folder() -> Path:
 
 def _package() -> Iterator[tuple[str, int, int]]:
     """List shardctl's own files, with size and time of change."""
-    with resources.as_file(resources.files("shardctl")) as package:
-        for file in sorted(package.rglob("*")):
-            if file.suffix in {".py", ".sql", ".j2", ".sh"}:
-                found = file.stat()
-                yield str(file.relative_to(package)), found.st_size, found.st_mtime_ns
+    package = Path(__file__).parents[1]
+    for file in sorted(package.rglob("*")):
+        if file.suffix in {".py", ".sql", ".j2", ".sh"}:
+            found = file.stat()
+            yield str(file.relative_to(package)), found.st_size, found.st_mtime_ns

@@ -40,8 +40,7 @@ def shard_fleet(pytestconfig: pytest.Config) -> Iterator[ShardFleet]:
     if not application.exists():
         hint = f"set {_TOPOLOGY} to the application's topology file in pytest's configuration"
         pytest.fail(f"shardctl: {application}: file not found\n  {hint}", pytrace=False)
-    all_of_them = not str(pytestconfig.getini(_SHARDS))
-    shards = None if all_of_them else _number(pytestconfig, _SHARDS)
+    shards = _number(pytestconfig, _SHARDS) if pytestconfig.getini(_SHARDS) else None
     nodes = _number(pytestconfig, _NODES)
     with _reported(), fleet.running(application, shards=shards, nodes=nodes) as running:
         yield running

@@ -15,7 +15,7 @@ from shardctl.postgres.connection import Running
 from shardctl.provision import apply as applying
 from shardctl.provision import fleet as provision
 from shardctl.provision import shard as ddl
-from shardctl.provision.chunks import Retrying
+from shardctl.provision.plan import Options
 from tests.bench import fleet
 from tests.bench.measure import Row, alternate, compare, per, say, seconds, timed
 
@@ -159,7 +159,7 @@ def _init(topology: Topology) -> float:
     """Do what the command does once its modules are imported."""
     began = time.perf_counter()
     plan = provision.plan_init(topology)
-    provision.carry_out(plan, provision.Options(), Silent())
+    provision.carry_out(plan, Options(), Silent())
     took = time.perf_counter() - began
     if provision.plan_init(topology).nodes:
         raise RuntimeError("not all shards were made")
@@ -171,21 +171,20 @@ def _prepare_psql(running: Fleet, topology: Topology) -> list[list[str | Path]]:
     plan = provision.plan_init(topology)
     commands: list[list[str | Path]] = []
     for index, node in enumerate(plan.nodes):
-        shared = replace(node.after_preparation(), shards=(), map_version=None)
+        shared = replace(node, shards=(), map_version=None)
         with running.connect(index, user="postgres", dbname="postgres") as connection:
             connection.execute("CREATE DATABASE app")
-        applied = applying.apply(
+        errors = applying.apply(
             topology,
             shared,
             command="init",
-            jobs=1,
-            retrying=Retrying(),
+            options=Options(jobs=1),
             progress=Silent(),
             stop=threading.Event(),
             running=Running(),
         )
-        if applied.errors:
-            raise applied.errors[0]
+        if errors:
+            raise errors[0]
         psql = running.psql(index, user="postgres")
         commands += [[*psql, "-f", file] for file in _write_files(running.directory, node)]
     return commands

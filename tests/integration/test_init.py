@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from shardctl.errors import Problems
+from shardctl.errors import Problems, ShardctlError
 from shardctl.provision import apply as applying
 from shardctl.provision.refusals import OwnershipDiffers
 from shardctl.state.cluster import SchemaTaken
@@ -36,7 +36,7 @@ def test_a_map_that_a_move_writes_meanwhile_stays(
     fleet_8.execute("a", version.format(2))  # node b was away then
     work = applying.apply
 
-    def moved_meanwhile(*given: Any, **named: Any) -> applying.Applied:
+    def moved_meanwhile(*given: Any, **named: Any) -> list[ShardctlError]:
         fleet_8.execute("b", "UPDATE shardctl.map SET node = 'c' WHERE shard = 0")
         fleet_8.execute("b", version.format(3))
         return work(*given, **named)

@@ -11,6 +11,7 @@ from psycopg import errors
 from shardctl.errors import Problems
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
+from shardctl.provision.plan import Options
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
@@ -19,7 +20,7 @@ CHECKED = "-- The key is checked.\n-- shardctl: key photos.user_id check\n"
 
 
 def migrate(one: Fleet) -> None:
-    fleet.carry_out(fleet.plan_migrate(one.topology()), fleet.Options(), Silent())
+    fleet.carry_out(fleet.plan_migrate(one.topology()), Options(), Silent())
 
 
 def checks(one: Fleet, node: str, table: str = "photos") -> list[tuple[str, bool, str]]:

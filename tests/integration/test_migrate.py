@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,15 +13,19 @@ import pytest
 from shardctl.errors import Problems, ShardctlError
 from shardctl.fanout import Silent
 from shardctl.provision import fleet
+from shardctl.provision.plan import Options
 from shardctl.state import lock
+from tests.fixtures.fleets.fleet import command_line
+from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
+from tests.fixtures.servers.postgres import wait_for
 
 if TYPE_CHECKING:
     from tests.fixtures.fleets.fleet import Fleet
 
 
 def migrate(one: Fleet) -> None:
-    fleet.carry_out(fleet.plan_migrate(one.topology()), fleet.Options(), Silent())
+    fleet.carry_out(fleet.plan_migrate(one.topology()), Options(), Silent())
 
 
 def failures(refused: pytest.ExceptionInfo[Problems]) -> list[ShardctlError]:
@@ -177,6 +183,45 @@ def test_json_tells_what_came_of_it_and_not_only_the_plan(fleet_8: Fleet) -> Non
     code, unfinished = told_json(fleet_8)
     assert (code, unfinished["state"]) == (3, "unfinished")
     assert [change["node"] for change in unfinished["changes"]] == ["a", "b"]
+
+
+def test_a_session_that_breaks_costs_its_batch_and_no_more(fleet_8: Fleet) -> None:
+    breaks = "PERFORM pg_terminate_backend(pg_backend_pid(), 60000)"
+    fleet_8.migration(
+        "0002_odd.sql", f"DO $$ BEGIN IF current_schema() = 'shard1' THEN {breaks}; END IF; END $$;"
+    )
+    with pytest.raises(Problems) as refused:
+        migrate(fleet_8)
+    assert [error.code for error in refused.value.errors] == ["node_lost", "node_unfinished"]
+    assert refused.value.exit_code == 3
+    ran = "SELECT shard FROM shardctl.migration WHERE file ~ '0002' ORDER BY 1"
+    assert fleet_8.query("a", ran) == [(0,)]
+    assert fleet_8.query("b", ran) == [(4,), (5,), (6,), (7,)]
+
+
+WAITS = """
+SELECT FROM pg_stat_activity WHERE datname = current_database()
+AND (wait_event = 'PgSleep' OR wait_event_type = 'Lock')
+"""
+UNCHECKED = "ALTER TABLE shard2.photos ADD CONSTRAINT shardctl_key CHECK (user_id = 2) NOT VALID"
+
+
+@pytest.mark.parametrize("pending", ["migration", "check"])
+def test_ctrl_c_cancels_what_runs_and_nothing_of_it_stays(fleet_8: Fleet, pending: str) -> None:
+    if pending == "migration":
+        fleet_8.migration("0002_slow.sql", "CREATE TABLE slow (); SELECT pg_sleep(60);")
+    else:
+        fleet_8.execute("a", UNCHECKED)
+    argv = command_line(fleet_8.write(), "migrate", "--yes", "--lock-timeout", "60s")
+    with fleet_8.connect("a", autocommit=False) as holder:
+        holder.execute("LOCK TABLE shard2.photos IN SHARE UPDATE EXCLUSIVE MODE")
+        with ended(subprocess.Popen(argv, stderr=subprocess.PIPE, text=True)) as process:
+            wait_for(lambda: fleet_8.query("a", WAITS))
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=30)
+    assert process.returncode == 130, told
+    assert fleet_8.query("a", "SELECT to_regclass('shard0.slow')") == [(None,)]
+    assert fleet_8.plan().changes() != []
 
 
 def test_a_part_that_cannot_be_made_names_its_shard(fleet_8: Fleet) -> None:

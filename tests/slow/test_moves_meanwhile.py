@@ -10,7 +10,7 @@ from shardctl.fanout import Silent
 from shardctl.moves import attempt, clone_cutover, sub_step
 from shardctl.provision import fleet
 from shardctl.provision import poolers as provision
-from shardctl.provision.chunks import Retrying
+from shardctl.provision.plan import Options
 from shardctl.state import journal
 from shardctl.state.journal import MoveState
 from tests.fixtures.moves.own import Lab, lose, messages
@@ -59,7 +59,7 @@ def test_a_source_that_is_lost_after_the_claim_does_not_keep_the_move_from_its_e
     topology = fleet_own.topology
     plan = provision.plan(topology, list(topology.poolers.values()), 2, force=False, purpose="test")
     provision.apply(plan, Silent())
-    again = fleet.Options(adopt=False, retrying=Retrying(lock_timeout_ms=100, attempts=2))
+    again = Options(lock_timeout_ms=100, attempts=2)
     fleet.carry_out(fleet.plan_init(topology), again, Silent())
     assert fleet_own.problems() == []
     fleet_own.put(2)

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from shardctl import libpq
+from shardctl.postgres.connection import NodeUnavailable
 
 AT = 'connection to server at "127.0.0.1", port 5432 failed: '
 REFUSED = f"{AT}Connection refused\n\tIs the server running on that host?"
@@ -26,3 +27,13 @@ def test_what_a_server_says_is_known_in_every_language(
 ) -> None:
     error = psycopg.OperationalError(text)
     assert (libpq.answered(error), libpq.reason_of(error)) == (answered, reason)
+
+
+def test_a_server_that_refuses_a_question_is_not_taken_for_lost() -> None:
+    for cause, answered in (
+        (psycopg.errors.InsufficientPrivilege("permission denied for schema shardctl"), True),
+        (psycopg.OperationalError("server closed the connection unexpectedly"), False),
+    ):
+        with pytest.raises(NodeUnavailable) as caught:
+            raise NodeUnavailable("a", "10.0.0.1:5432", str(cause)) from cause
+        assert caught.value.answered is answered
