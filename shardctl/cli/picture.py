@@ -92,16 +92,15 @@ def _pace(reading: Reading) -> str:
 
 
 def line(key: str, reading: Reading) -> str:
-    """Say in one line how far the work of `key` is, where it is not drawn."""
+    """Say in one line how far the work of `key` is, and how it goes on."""
+    return ", ".join([f"{key}: {reading.phase}", *_far(reading)])
+
+
+def _far(reading: Reading) -> list[str]:
     counted = reading.total or reading.done
-    far = [amount(reading.done, reading.total, reading.unit)] if counted else []
-    return ", ".join([f"{key}: {reading.phase}", *far, *goes_on(reading)])
-
-
-def goes_on(reading: Reading) -> list[str]:
-    """Say how the work goes on, and how far behind its target is."""
-    pace = [reported] if (reported := _pace(reading)) else []
-    return pace + ([] if reading.held is None or reading.ended else held(reading.held))
+    parts = [amount(reading.done, reading.total, reading.unit)] if counted else []
+    parts += [pace] if (pace := _pace(reading)) else []
+    return parts + ([] if reading.held is None or reading.ended else held(reading.held))
 
 
 def held(wal: Held) -> list[str]:
@@ -119,11 +118,9 @@ def held(wal: Held) -> list[str]:
 
 def copied(progress: MoveProgress, now: datetime) -> str:
     """Say how far the copy of a move was when that was last written, and when if long ago."""
-    amounts = progress.bytes or progress.total_bytes
-    parts = [amount(progress.bytes, progress.total_bytes or 0)] if amounts else []
-    parts += [rate(progress.bytes_per_s)] if progress.bytes_per_s else []
-    parts += [f"{duration(progress.eta_s)} left"] if progress.eta_s is not None else []
-    parts += held(progress.held) if progress.held else []
+    done, total, per_s = progress.bytes, progress.total_bytes or 0, progress.bytes_per_s
+    left_s, wal = progress.eta_s, progress.held
+    parts = _far(Reading(progress.phase, BYTES, done, total, 0.0, per_s, left_s, held=wal))
     age = (now - progress.at).total_seconds()
     if age > _FRESH_S:
         parts.append(f"as of {duration(age)} ago")

@@ -9,7 +9,7 @@ import typer.main
 
 from shardctl.cli import examples
 from shardctl.cli.app import app
-from shardctl.cli.context import Settings
+from shardctl.cli.options import Settings
 from tests import reference
 
 
