@@ -1,4 +1,4 @@
-"""The parts that all commands share: their common options, and how values are shown."""
+"""The parts that all commands share: the topology, common options, help, and the one runner."""
 
 from __future__ import annotations
 

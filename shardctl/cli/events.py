@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +18,6 @@ from shardctl.cli.output import emit, print_csv, print_json, print_line, print_t
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardctl.errors import ShardctlError
     from shardctl.state.events import Event
 
 app = App()
@@ -60,11 +60,10 @@ def events(
     begin = since or datetime.now(UTC) - _DAY
     nodes = None if node is None else [routes.node(topology, node)]
 
-    def read(since: datetime) -> tuple[list[Event], list[ShardctlError]]:
-        return trail.read(topology, since=since, purpose=lock.purpose("events"), nodes=nodes)
-
+    purpose = lock.purpose("events")
+    read = partial(trail.read, topology, since=begin, purpose=purpose, nodes=nodes)
     if not follow:
-        found, errors = read(begin)
+        found, errors = read()
         emit(
             output,
             _HEADER,
@@ -84,7 +83,7 @@ def events(
 
     def again() -> bool:
         nonlocal reported
-        found, errors = read(begin)
+        found, errors = read()
         new = {(e.at, e.id, e.who, e.command, e.result): e for e in found}
         _print((event for key, event in new.items() if key not in printed), output)
         printed.update(new)

@@ -100,11 +100,20 @@ def _blocks() -> Iterator[tuple[int, list[str]]]:
 encode_id_app = App()
 
 
+def _time_ms(value: str) -> int:
+    from shardctl.ids import times
+
+    return times.parse(value)
+
+
 @encode_id_app.command()
 def encode_id(
     ctx: Context,
     *,
-    time: Annotated[str, typer.Option(metavar="<t>", help="ISO 8601; UTC without a time zone.")],
+    time: Annotated[
+        int,
+        typer.Option(metavar="<t>", parser=_time_ms, help="ISO 8601; UTC without a time zone."),
+    ],
     shard: Annotated[int, typer.Option(help="The shard's number.")] = 0,
     output: ReportOption = "table",
 ) -> None:
@@ -117,17 +126,11 @@ def encode_id(
     from shardctl.ids.layout import Layout
     from shardctl.topology.routes import ShardNotFound
 
-    try:
-        time_ms = times.parse(time)
-    except ValueError:
-        raise UsageError(
-            f"--time: invalid time {time!r}", hint="write it as 2011-09-09T22:28:04.721Z"
-        ) from None
     topology = topology_if_there(ctx)
     if topology is not None and not 0 <= shard < topology.shard_count:
         raise ShardNotFound(shard, topology.shard_count)
     layout = Layout.of(topology.id) if topology else Layout()
-    number = layout.floor(time_ms, shard)
+    number = layout.floor(time, shard)
     if output == "json":
         decoded = layout.decode(number)
         print_json({"id": str(number), "time": times.render(decoded.time_ms), "shard": shard})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -52,9 +52,8 @@ def move_shards(
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
     method: Annotated[
-        str | None,
+        Literal["stream", "clone"] | None,
         typer.Option(
-            autocompletion=options.method_names,
             help="stream: copy only these shards, to a node that runs. clone: copy the whole "
             "server, onto a node without shards. Default: stream if the target is a running member "
             "of the cluster, else clone.",

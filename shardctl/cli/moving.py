@@ -193,10 +193,11 @@ def reverse(entry: Entry) -> str:
     """Say how it is with the reverse of a move; empty where nothing was kept for one."""
     if (found := entry.reverse) is None:
         return ""
-    until = f", possible until {picture.moment(found.until)}" if found.state == "open" else ""
-    by = f", move {found.move}" if found.move else ""
-    wal = f", WAL held on {entry.move.target}: {picture.size(found.held_bytes)}"
-    return f"reverse: {found.state}{until}{by}" + (wal if found.held_bytes is not None else "")
+    by = f" by move {found.move}" if found.state in ("begun", "reversed") else ""
+    held = found.held_bytes
+    wal = "" if held is None else f", WAL held on {entry.move.target}: {picture.size(held)}"
+    until = f", until {picture.moment(found.until)}" if found.state == "open" else ""
+    return f"reverse: {found.state}{by}{wal}{until}"
 
 
 def change(

@@ -96,7 +96,7 @@ SAMPLE = Duration(seconds=1)
 def duration_option(text: str, *, least: Duration | None = None) -> Any:
     """Make an option for a duration; `text` is its line in the help.
 
-    A number needs its unit, but for 0. The parser raises typer.BadParameter.
+    A number needs its unit, but for 0. Typer reports the ValueError that the parser raises.
     """
 
     def parse(value: object) -> Duration:
@@ -104,13 +104,10 @@ def duration_option(text: str, *, least: Duration | None = None) -> Any:
             return value
         from shardctl.topology import fields
 
-        try:
-            given = fields.duration("0s" if value == "0" else value)
-            found = Duration(milliseconds=fields.milliseconds(given))
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+        given = fields.duration("0s" if value == "0" else value)
+        found = Duration(milliseconds=fields.milliseconds(given))
         if least is not None and found < least:
-            raise typer.BadParameter(f"{value!r} is less than {least}")
+            raise ValueError(f"{value!r} is less than {least}")
         return found
 
     return typer.Option(metavar="<duration>", parser=parse, help=text)
@@ -140,13 +137,10 @@ def size_option(text: str) -> Any:
 
 
 def size(value: object) -> int:
-    """Parse the value of an option for bytes; raises typer.BadParameter."""
+    """Parse the value of an option for bytes; raises ValueError."""
     from shardctl.topology import fields
 
-    try:
-        return fields.size(value)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    return fields.size(value)
 
 
 def node_names(ctx: typer.Context) -> list[str]:
@@ -169,13 +163,6 @@ def check_names() -> list[str]:
     from shardctl.checks.verify import CHECKS
 
     return [*CHECKS]
-
-
-def method_names() -> list[str]:
-    """Offer the methods of a move."""
-    from shardctl.moves.service import METHODS
-
-    return [*METHODS]
 
 
 def _names(ctx: typer.Context, *kinds: str) -> list[str]:

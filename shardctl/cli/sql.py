@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import closing, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -49,7 +47,8 @@ def sql(
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option(metavar="<file>", help="Read statements from a file; - is stdin.")
+        typer.FileBinaryRead | None,
+        typer.Option(metavar="<file>", help="Read statements from a file; - is stdin."),
     ] = None,
     shards: Annotated[
         str | None, typer.Option(metavar="<list>", help="For example 2-3,17; all by default.")
@@ -103,19 +102,15 @@ def sql(
         raise together(problems)
 
 
-def _text(statement: str | None, file: Path | None) -> str:
+def _text(statement: str | None, file: typer.FileBinaryRead | None) -> str:
     if (statement is None) == (file is None):
         raise UsageError("no statement given", hint="give STATEMENT or --file FILE")
     if file is None:
         return statement or ""
     try:
-        if str(file) == "-":
-            return inputs.whole(sys.stdin.buffer, inputs.MOST_SQL).decode("utf-8-sig")
-        with file.open("rb") as opened:  # a pipe such as <(COMMAND), too
-            return inputs.whole(opened, inputs.MOST_SQL).decode("utf-8-sig")
+        return inputs.whole(file, inputs.MOST_SQL).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{file}: {reason}", hint="give a readable SQL file in UTF-8") from error
+        raise UsageError(f"--file: {error}", hint="give a readable SQL file in UTF-8") from error
 
 
 def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardId] | None:
