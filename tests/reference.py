@@ -289,8 +289,6 @@ def _default(one: TyperOption) -> str:
 def meaning(one: TyperOption) -> str:
     """Write what an option is for, and its bounds."""
     said = _COMPLETION.get(one.opts[0], one.help or "")
-    if one.envvar:
-        said += f" Or set `${one.envvar}`."
     low, high = one.min, one.max
     if low is not None and high is not None:
         said += f" From {low} to {high}."
