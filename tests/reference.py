@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -273,9 +272,10 @@ def option(one: TyperOption) -> str:
 
 
 def _value(one: TyperOption) -> str:
-    if isinstance(one.default, Enum):
-        return f"<{'|'.join(str(member.value) for member in type(one.default))}>"
-    return one.metavar or f"<{one.name}>"
+    kind = one.type_descriptor
+    if kind.choices is not None:
+        return f"<{'|'.join(map(str, kind.choices))}>"
+    return one.metavar or ("<n>" if kind.annotation in (int, float) else f"<{one.name}>")
 
 
 def _default(one: TyperOption) -> str:
@@ -283,14 +283,12 @@ def _default(one: TyperOption) -> str:
         return "required"
     if one.is_flag or one.default is None:
         return ""
-    return f"`{one.default.value if isinstance(one.default, Enum) else one.default}`"
+    return f"`{one.default}`"
 
 
 def meaning(one: TyperOption) -> str:
     """Write what an option is for, and its bounds."""
     said = _COMPLETION.get(one.opts[0], one.help or "")
-    if one.envvar:
-        said += f" Or set `${one.envvar}`."
     low, high = one.min, one.max
     if low is not None and high is not None:
         said += f" From {low} to {high}."

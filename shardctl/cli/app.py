@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,68 +22,52 @@ from typer.exceptions import TyperException
 from shardctl import __version__
 from shardctl.cli import output
 from shardctl.cli.command import App, Group, usage_error
-from shardctl.cli.context import Settings
+from shardctl.cli.options import Settings
 from shardctl.errors import Interrupted, ShardctlError
 from shardctl.printable import one_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 
 GROUPS = {
     "Daily": {
-        "status": "Show nodes, replication, poolers, moves and the shards' sizes.",
-        "shards": "List the shards by size and load.",
-        "verify": "Compare topology, databases and poolers.",
-        "events": "List what shardctl changed, on all nodes, by time.",
-        "metrics": "Print the fleet's figures for Prometheus.",
-        "init": "Bring the fleet to the state of the topology file.",
-        "migrate": "Run new migrations on every shard.",
-        "pgbouncer": "Render, compare and apply the poolers' aliases.",
-        "route": "Show where the rows of keys are.",
-        "decode-id": "Decode ids: time, shard and sequence.",
-        "encode-id": "Print the smallest id of a time, for range scans.",
-        "sql": "Run a statement in every shard, or on every node.",
-        "run": "Run a shell command on every host.",
-        "hosts": "Show how hosts are reached, or test it.",
-        "topology": "Check the topology file, compare it with the fleet.",
+        "status": ("status", "Show nodes, replication, poolers, moves and the shards' sizes."),
+        "shards": ("status", "List the shards by size and load."),
+        "verify": ("verify", "Compare topology, databases and poolers."),
+        "events": ("events", "List what shardctl changed, on all nodes, by time."),
+        "metrics": ("verify", "Print the fleet's figures for Prometheus."),
+        "init": ("provision", "Bring the fleet to the state of the topology file."),
+        "migrate": ("provision", "Run new migrations on every shard."),
+        "pgbouncer": ("provision", "Render, compare and apply the poolers' aliases."),
+        "route": ("ids", "Show where the rows of keys are."),
+        "decode-id": ("ids", "Decode ids: time, shard and sequence."),
+        "encode-id": ("ids", "Print the smallest id of a time, for range scans."),
+        "sql": ("sql", "Run a statement in every shard, or on every node."),
+        "run": ("hosts", "Run a shell command on every host."),
+        "hosts": ("hosts", "Show how hosts are reached, or test it."),
+        "topology": ("topology", "Check the topology file, compare it with the fleet."),
     },
     "Moves": {
-        "move-shards": "Move shards to another node, and compare every row.",
-        "moves": "List, show, resume, abort or reverse moves, and clear what they left.",
-        "rebalance": "Plan and carry out moves that give every node its share.",
-        "node": "Add a node, empty one, remove one.",
-        "prune": "Drop the retired schemas of closed moves.",
+        "move-shards": ("move_shards", "Move shards to another node, and compare every row."),
+        "moves": ("moves", "List, show, resume, abort or reverse moves, and clear what they left."),
+        "rebalance": ("rebalance", "Plan and carry out moves that give every node its share."),
+        "node": ("node", "Add a node, empty one, remove one."),
+        "prune": ("moves", "Drop the retired schemas of closed moves."),
     },
     "Repair": {
-        "read-only": "Refuse writes to shards; accept them again.",
-        "rows": "Find rows that are in a wrong shard.",
-        "repack": "Rewrite bloated tables while they are in use.",
+        "read-only": ("repair", "Refuse writes to shards; accept them again."),
+        "rows": ("repair", "Find rows that are in a wrong shard."),
+        "repack": ("repair", "Rewrite bloated tables while they are in use."),
     },
     "Sandbox": {
-        "sandbox": "Run a topology's nodes as real servers on this machine.",
-        "demo": "Show the whole story on a throw-away fleet.",
+        "sandbox": ("sandbox", "Run a topology's nodes as real servers on this machine."),
+        "demo": ("sandbox", "Show the whole story on a throw-away fleet."),
     },
 }
-"""Every command and its line in the help, which imports none of them."""
+"""Every command, the module that is imported when it is called, and its line in the help."""
 
-HELP = {name: line for group in GROUPS.values() for name, line in group.items()}
-COMMANDS = [*HELP]
-"""Every command; the module of that name is imported when it is called, or that of `SHARED`."""
-
-SHARED = {
-    "init": "provision",
-    "migrate": "provision",
-    "metrics": "verify",
-    "decode-id": "ids",
-    "encode-id": "ids",
-    "route": "ids",
-    "shards": "status",
-    "run": "hosts",
-    "prune": "moves",
-    "demo": "sandbox",
-}
-"""Commands with an application of their own in another one's module."""
+COMMANDS = {name: found for group in GROUPS.values() for name, found in group.items()}
 
 BUG = 70
 """Exit code of an error in shardctl itself (EX_SOFTWARE of sysexits.h)."""
@@ -102,37 +86,36 @@ class Commands(Group):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # typer's signature
         """Return all commands, in the order of the help."""
-        return COMMANDS
+        return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # typer's signature
         """Import one command; None if none has that name."""
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
-        module = importlib.import_module(f"shardctl.cli.{SHARED.get(cmd_name, name)}")
-        found = getattr(module, f"{name}_app" if cmd_name in SHARED else "app")
+        name, line = COMMANDS[cmd_name]
+        module = importlib.import_module(f"shardctl.cli.{name}")
+        found = getattr(module, f"{cmd_name.replace('-', '_')}_app", None) or module.app
         command = typer.main.get_command(found)
-        command.name, command.help = cmd_name, command.help or HELP[cmd_name]
+        command.name, command.help = cmd_name, command.help or line
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as typer calls it
         """Write the commands, group by group."""
         for title, lines in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([*lines.items()])
+                formatter.write_dl([(name, line) for name, (_, line) in lines.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; raises Interrupted for Ctrl-C that the command itself did not handle.
 
         SIGTERM and a lost terminal (SIGHUP) count as Ctrl-C, in every command.
         """
+        _take_as_ctrl_c()
         try:
-            with as_ctrl_c():
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            settings: Settings = ctx.obj
             again = "run the same command again: it continues where it stopped"
-            raise Interrupted("interrupted", hint=again if settings.changes else "") from interrupt
+            raise Interrupted("interrupted", hint=again if ctx.obj.changes else "") from interrupt
 
 
 app = App(
@@ -176,10 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # The last look for garbage takes up to 0.2 s, and all memory goes anyway.
     atexit.register(gc.freeze)
     os.umask(os.umask(0o077) | 0o022)  # what others could write to would decide what we do next
-    settings = Settings()
-    with _guarded(settings) as unwritten:
-        code = _run(arguments, settings, unwritten)
-    sys.exit(settings.exit_code(code))
+    named = os.environ.get("SHARDCTL_TOPOLOGY")
+    settings = Settings(Path(named) if named else None)
+    sys.exit(settings.exit_code(_run(arguments, settings, _guard(settings))))
 
 
 def _run(
@@ -188,6 +170,8 @@ def _run(
     """Run the command line, print its error, and return the exit code."""
     output.Printed.json = False
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     code = 0
     error: ShardctlError | None = None
     try:
@@ -225,15 +209,13 @@ def _report(error: ShardctlError, settings: Settings) -> None:
 
     With `-o json`, standard output gets them as an object if it has no result.
     """
-    if settings.output == "json" and not output.Printed.json:
-        with suppress(BrokenPipeError, ResultUnwritten):
+    with suppress(BrokenPipeError, ResultUnwritten):
+        if settings.output == "json" and not output.Printed.json:
             output.print_json({"format": 1, **output.errors_json(error)})
-    # Earlier output comes first, even if both streams go to one file.
-    if settings.nagios:
-        with suppress(BrokenPipeError, ResultUnwritten):
+        if settings.nagios:
             text = one_line(error.parts()[0].message).replace("|", "/")
             print(f"SHARDCTL UNKNOWN - {text}")
-    with suppress(BrokenPipeError, ResultUnwritten):
+        # Earlier output comes first, even if both streams go to one file.
         sys.stdout.flush()
     for each in error.parts():
         output.say_error(each)
@@ -274,30 +256,26 @@ class Stream:
 
     def write(self, text: str) -> int:
         """Write, or discard."""
-        try:
-            self._stream.write(text if self._drawn else printable(text))
-        except OSError as error:
-            self._discard(error)
+        self._try(self._stream.write, text if self._drawn else printable(text))
         return len(text)
 
     def flush(self) -> None:
         """Flush, or discard."""
+        self._try(self._stream.flush)
+
+    def _try(self, call: Callable[..., object], *given: str) -> None:
         try:
-            self._stream.flush()
+            call(*given)
         except OSError as error:
-            self._discard(error)
-
-    def _discard(self, error: OSError) -> None:
-        # The buffered text would fail again with every flush, including the interpreter's last one.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self._stream.fileno())
-        os.close(nowhere)
-        self._failed(error)
+            # The buffered text would fail again with every flush, and with the interpreter's last.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+            self._failed(error)
 
 
-@contextmanager
-def _guarded(settings: Settings) -> Iterator[list[ShardctlError]]:
-    """Guard standard output and standard error while a block runs.
+def _guard(settings: Settings) -> list[ShardctlError]:
+    """Guard standard output and standard error from now on.
 
     A failed output ends a command that only reads, but not a change: its error is given, to be
     reported at the end.
@@ -314,13 +292,9 @@ def _guarded(settings: Settings) -> Iterator[list[ShardctlError]]:
                 raise unwritten[0]
 
     _open_closed()
-    before = sys.stdout, sys.stderr
     sys.stdout = Stream(sys.stdout, failed)
     sys.stderr = Stream(sys.stderr, lambda _: None)
-    try:
-        yield unwritten
-    finally:
-        sys.stdout, sys.stderr = before
+    return unwritten
 
 
 def _open_closed() -> None:
@@ -331,25 +305,13 @@ def _open_closed() -> None:
             setattr(sys, name, nowhere)
 
 
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+def _take_as_ctrl_c() -> None:
+    """Make SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt from now on.
 
-
-@contextmanager
-def as_ctrl_c() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP (a lost terminal) raise KeyboardInterrupt while a block runs.
-
-    An ignored signal, as under nohup, stays ignored. Only the main thread may handle signals.
+    An ignored signal, as under nohup, stays ignored; None is a handler that is not Python's. Only
+    the main thread may handle signals.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    # None is a handler that is not Python's.
-    ours = {n: h for n, h in before.items() if h is not None and h != signal.SIG_IGN}
-    try:
-        for number in ours:
-            signal.signal(number, signal.default_int_handler)
-        yield
-    finally:
-        for number, handler in ours.items():
-            signal.signal(number, handler)
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) not in (None, signal.SIG_IGN):
+                signal.signal(number, signal.default_int_handler)

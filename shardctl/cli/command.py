@@ -1,7 +1,9 @@
-"""The parts that all commands share: their common options, and how values are shown."""
+"""The parts that all commands share: the topology, common options, help, and the one runner."""
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -9,19 +11,85 @@ import typer
 import typer.core
 import typer.main
 
-from shardctl.cli.options import LockWaitOption, Report, ReportOption
+from shardctl.cli.options import (
+    DEFAULT_TOPOLOGY,
+    LockWaitOption,
+    ReportOption,
+    Settings,
+    topology_file,
+)
 from shardctl.cli.output import confirm, emit, print_json, say
 from shardctl.errors import ShardctlError, UsageError, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from shardctl.cli.context import Settings
     from shardctl.fanout import Progress
+    from shardctl.topology.model import Topology
 
 _Base: Any = object
 F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
+
+
+class Context(typer.Context):
+    """What typer gives to a command; its object is the settings of the run."""
+
+    obj: Settings
+
+
+def load_topology(ctx: Context) -> Topology:
+    """Read the topology, and open the log.
+
+    With --lock-wait, wait that long until no other command changes the fleet; raises NodeLocked.
+    """
+    from shardctl.cli import log
+    from shardctl.topology import loader
+
+    settings = ctx.obj
+    log.open_log(verbose=settings.verbose)
+    topology = loader.load_trusted(topology_file(ctx))
+    if settings.lock_wait:
+        command = ctx.command_path.partition(" ")[2]
+        ctx.call_on_close(_turn(topology, settings.lock_wait.total_seconds(), command).close)
+        # A move that has ended has written into it.
+        topology = loader.load_trusted(topology_file(ctx))
+    return topology
+
+
+def topology_if_there(ctx: Context) -> Topology | None:
+    """Read the topology; None if none is named and the default file does not exist."""
+    if ctx.obj.topology is None and not DEFAULT_TOPOLOGY.exists():
+        return None
+    return load_topology(ctx)
+
+
+def _turn(topology: Topology, wait_s: float, command: str) -> ExitStack:
+    """Wait until no other command changes a node; give the turn, to be closed at the end.
+
+    As long as the turn is open, other commands that wait go on waiting. The command itself
+    reports nodes that cannot be reached. Raises NodeLocked when the time is over.
+    """
+    from shardctl.postgres.connection import connect
+    from shardctl.state import lock
+
+    until = time.monotonic() + wait_s
+    with ExitStack() as turn:
+        # All commands take the nodes in the order of the topology: two never wait for each other.
+        for node in topology.nodes.values():
+            try:
+                session = connect(
+                    node, topology.database, purpose=lock.purpose(command), autocommit=True
+                )
+            except ShardctlError:
+                continue
+            turn.callback(lock.release, session)
+            if (holder := lock.holder(session)) is not None:
+                say(f"waiting for {holder}, which is changing node {node.name}")
+            lock.queue(session, node.name, until - time.monotonic())
+        return turn.pop_all()
+
+
 _PANEL = "Options of every command"
 _WHOLE = 1000
 """Longer than any sentence: typer cuts those off that are longer than a line."""
@@ -31,9 +99,8 @@ def _anywhere(
     topology: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
-            envvar="SHARDCTL_TOPOLOGY",
-            help="The topology file of the cluster; ./topology.yaml by default.",
+            metavar="<file>",
+            help="The topology file; $SHARDCTL_TOPOLOGY or ./topology.yaml by default.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -44,7 +111,7 @@ def _anywhere(
 
 
 def _of_changes(
-    output: ReportOption = Report.table,
+    output: ReportOption = "table",
     dry_run: Annotated[
         bool, typer.Option(help="Check everything and show the plan, but change nothing.")
     ] = False,
@@ -82,39 +149,22 @@ OF_CHANGES = made(_of_changes)
 """Options of commands that change something, whose values are in the settings."""
 
 
-def _show_values(params: Iterable[Any]) -> None:
-    """Make options show the kind of their value, as `<duration>`; flags and arguments show none.
-
-    A flag has no second one that takes it back.
-    """
+def _without_opposites(params: Iterable[Any]) -> None:
+    """Take from flags the second one that typer adds, which takes the flag back."""
     for param in params:
-        if isinstance(param, typer.core.TyperArgument):
-            param.display_type_rich = _nothing  # type: ignore[method-assign]  # typer has no option
-            param.metavar = param.metavar or str(param.name).upper()
-        elif param.is_flag:
-            param.metavar, param.secondary_opts = "", []
-        elif param.metavar or (kind := param.type_descriptor.annotation) in (int, float, str):
-            value = param.metavar or (param.name if kind is str else "n")
-            param.metavar = f"<{value.lower().strip('<>')}>"
+        if isinstance(param, typer.core.TyperOption):
+            param.secondary_opts = []
 
 
-def _nothing(ctx: Any) -> None:
-    del ctx
-
-
-_show_values(ANYWHERE)
+_without_opposites(ANYWHERE)
 
 
 def _of_run(ctx: Any) -> None:
     """Copy `--topology` and `--verbose` of this command or group into the settings."""
     settings: Settings = ctx.obj
-    for name in (param.name for param in ANYWHERE):
-        value = ctx.params.pop(name, None)
-        source = ctx.get_parameter_source(name)
-        given = "" if source is None else source.name
-        # The environment comes last.
-        if given == "COMMANDLINE" or (given == "ENVIRONMENT" and getattr(settings, name) is None):
-            setattr(settings, name, Path(value) if name == "topology" else value)
+    if named := ctx.params.pop("topology", None):
+        settings.topology = Path(named)
+    settings.verbose |= ctx.params.pop("verbose", None) or False
 
 
 class _Everywhere(_Base):  # type: ignore[misc]  # of commands and of groups
@@ -122,11 +172,10 @@ class _Everywhere(_Base):  # type: ignore[misc]  # of commands and of groups
 
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        _show_values(self.params)
+        _without_opposites(self.params)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return its own parameters and those of every command."""
-        _show_values(super().get_params(ctx))  # typer adds those of completion late
         return [*super().get_params(ctx), *ANYWHERE]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -163,7 +212,7 @@ class Command(_Everywhere, typer.core.TyperCommand):
         own = {*self.left_out, *(param.name for param in self.params)}
         self._added = [param for param in self.shared if param.name not in own]
         self.params += self._added
-        _show_values(self._added)
+        _without_opposites(self._added)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -225,19 +274,6 @@ class Group(_Everywhere, typer.core.TyperGroup):
         _of_run(ctx)
         return rest
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Find the command; typer names those of this group that are nearly the same."""
-        if args[0] == "help" and ctx.parent is None and not ctx.resilient_parsing:
-            return self._help(ctx, args[1:])
-        return super().resolve_command(ctx, args)
-
-    def _help(self, ctx: Any, words: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Turn `help COMMAND` into `COMMAND --help`."""
-        if not words:
-            print(ctx.get_help())
-            ctx.exit()
-        return self.resolve_command(ctx, [*words, "--help"])
-
 
 def _examples(ctx: Any) -> str:
     from shardctl.cli import examples
@@ -246,22 +282,14 @@ def _examples(ctx: Any) -> str:
     return f"\n{examples.text(ctx.command_path)}\n{more}"
 
 
-def _how(ctx: Any) -> str:
-    """Return the hint to read the help, with an example, or with the few commands of a group."""
+def usage_error(error: Any) -> UsageError:
+    """Turn typer's error about the arguments into a UsageError; the hint has an example."""
     from shardctl.cli import examples
 
-    of_group = isinstance(ctx.command, Group)
-    read = f"run `{ctx.command_path} --help` for its {'commands' if of_group else 'options'}"
-    if of_group and ctx.parent:
-        return f"{read}: {', '.join(ctx.command.list_commands(ctx))}"
-    [(typed, _), *_] = examples.of(ctx.command_path)
-    return f"{read}; for example `{typed}`"
-
-
-def usage_error(error: Any) -> UsageError:
-    """Turn typer's error about the arguments into a UsageError."""
-    message = error.format_message().replace("Value error, ", "")  # pydantic's
-    hint = _how(error.ctx) if getattr(error, "ctx", None) is not None else ""
+    message, hint = error.format_message().replace("Value error, ", ""), ""  # pydantic's
+    if ctx := getattr(error, "ctx", None):
+        [(typed, _), *_] = examples.of(ctx.command_path)
+        hint = f"run `{ctx.command_path} --help`; for example `{typed}`"
     return UsageError(f"{message[:1].lower()}{message[1:].rstrip('.')}", hint=hint)
 
 
@@ -278,7 +306,7 @@ class App(typer.Typer):
 
 
 def run_change(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     pending: object,
     header: Sequence[str],
@@ -302,7 +330,7 @@ def run_change(
     """
     from shardctl.cli.progress import bars
 
-    settings: Settings = ctx.obj
+    settings = ctx.obj
     settings.pending = bool(pending)
     if not settings.json:
         emit(settings.output, header, rows, plan, nothing=nothing)

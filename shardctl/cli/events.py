@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardctl.cli import picture
 from shardctl.cli import progress as watching
-from shardctl.cli.command import App
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption, OfNodeOption, moment
+from shardctl.cli.command import App, Context, load_topology
+from shardctl.cli.options import ListingOption, OfNodeOption, moment
 from shardctl.cli.output import emit, print_csv, print_json, print_line, print_tsv, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shardctl.errors import ShardctlError
     from shardctl.state.events import Event
 
 app = App()
@@ -26,18 +25,16 @@ app = App()
 _HEADER = ("time", "nodes", "by", "command", "result")
 _DAY = timedelta(days=1)
 _EVERY_S = 2.0
-_LATE = timedelta(minutes=10)
-"""How long after its time an event may appear: the transaction that writes it commits later."""
 
 
 @app.command()
 def events(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     since: Annotated[
         datetime | None,
         typer.Option(
-            metavar="DURATION|TIME",
+            metavar="<duration|time>",
             parser=moment,
             help="List events from then on: 2h before now, or 2026-01-31T12:00 (UTC); "
             "those of the last day by default.",
@@ -47,7 +44,7 @@ def events(
     follow: Annotated[
         bool, typer.Option(help="Then print new events as they come, until Ctrl-C.")
     ] = False,
-    output: ListingOption = Listing.table,
+    output: ListingOption = "table",
 ) -> None:
     """List what shardctl changed: when, on which nodes, which operator, command, files and result.
 
@@ -63,11 +60,10 @@ def events(
     begin = since or datetime.now(UTC) - _DAY
     nodes = None if node is None else [routes.node(topology, node)]
 
-    def read(since: datetime) -> tuple[list[Event], list[ShardctlError]]:
-        return trail.read(topology, since=since, purpose=lock.purpose("events"), nodes=nodes)
-
+    purpose = lock.purpose("events")
+    read = partial(trail.read, topology, since=begin, purpose=purpose, nodes=nodes)
     if not follow:
-        found, errors = read(begin)
+        found, errors = read()
         emit(
             output,
             _HEADER,
@@ -80,17 +76,14 @@ def events(
         if errors:
             raise typer.Exit(3)
         return
-    if output is Listing.csv:
+    if output == "csv":
         print_csv([_HEADER])
     printed: set[tuple[datetime, int, str, str, str]] = set()
     reported: set[str] = set()
-    complete = begin
 
     def again() -> bool:
-        nonlocal complete, reported
-        asked = datetime.now(UTC)
-        found, errors = read(max(begin, complete - _LATE))
-        complete = complete if errors else asked
+        nonlocal reported
+        found, errors = read()
         new = {(e.at, e.id, e.who, e.command, e.result): e for e in found}
         _print((event for key, event in new.items() if key not in printed), output)
         printed.update(new)
@@ -104,16 +97,16 @@ def events(
     watching.every(_EVERY_S, again)
 
 
-def _print(found: Iterable[Event], output: Listing) -> None:
+def _print(found: Iterable[Event], output: str) -> None:
     """Print each event by itself, for a reader that follows."""
     for one in found:
-        if output is Listing.json:
+        if output == "json":
             print_json(one.as_json())
-        elif output is Listing.table:
+        elif output == "table":
             time, nodes, by, command, result = _row(one)
             print_line(f"{time}  {nodes}  {by}  {command}: {result}")
         else:
-            (print_csv if output is Listing.csv else print_tsv)([_row(one)])
+            (print_csv if output == "csv" else print_tsv)([_row(one)])
 
 
 def _row(one: Event) -> tuple[str, ...]:

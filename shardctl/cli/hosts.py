@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import options
-from shardctl.cli.command import App, HereChanging
-from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.command import App, Context, HereChanging, load_topology
 from shardctl.cli.options import (
     MS,
     Duration,
-    Listing,
     ListingOption,
-    Report,
     ReportOption,
+    Settings,
     duration_option,
 )
 from shardctl.cli.output import confirm, emit, plural, print_json, print_line, print_table, say
@@ -31,13 +29,13 @@ app = App(invoke_without_command=True, no_args_is_help=False)
 
 
 @app.callback()
-def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
+def hosts(ctx: Context, *, output: ListingOption = "table") -> None:
     """Show how shardctl reaches the host of every node and pooler; contacts none of them.
 
     `hosts check` tests the connections.
     """
     if ctx.invoked_subcommand is not None:
-        if output is not Listing.table:
+        if output != "table":
             raise UsageError(
                 "-o belongs behind the subcommand", hint="shardctl hosts check -o json"
             )
@@ -45,21 +43,13 @@ def hosts(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
     from shardctl.checks import hosts as checks
 
     routes = checks.routes(load_topology(ctx))
-    rows = [
-        (
-            route["server"],
-            route["kind"],
-            route["address"],
-            "here" if route["login"] is None else f"ssh {route['login']}",
-            route["os_user"] or "-",
-        )
-        for route in routes
-    ]
-    emit(output, ("server", "kind", "address", "way", "os_user"), rows, {"hosts": routes})
+    columns = ("server", "kind", "address", "way", "login", "os_user")
+    rows = [[route[name] or "-" for name in columns] for route in routes]
+    emit(output, columns, rows, {"hosts": routes})
 
 
 @app.command()
-def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+def check(ctx: Context, *, output: ReportOption = "table") -> None:
     """Test every host: SSH, sudo, programs, status commands, and poolers' files.
 
     Changes nothing. Each fault is printed with its fix; exit code 1 if there is an error.
@@ -69,7 +59,7 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
     with bars() as progress:
         found = checks.test(load_topology(ctx), progress)
     wrong = [one for one in found if one.state == "error"]
-    if output is Report.json:
+    if output == "json":
         results = [one._asdict() for one in found]
         print_json({"format": 1, "ok": not wrong, "results": results})
     else:
@@ -89,13 +79,13 @@ run_app = App()
 
 @run_app.command(cls=HereChanging)
 def run(
-    ctx: typer.Context,
+    ctx: Context,
     command: Annotated[str, typer.Argument(help="Shell command, quoted.")],
     *,
     on: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES",
+            metavar="<names>",
             autocompletion=options.server_names,
             help="nodes, poolers, or names such as a,p1: once for each; else once a machine.",
         ),

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardctl.cli.command import App
-from shardctl.cli.context import load_topology, topology_if_there
-from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
+from shardctl.cli import picture
+from shardctl.cli.command import App, Context, load_topology, topology_if_there
+from shardctl.cli.options import ListingOption, ReportOption
 from shardctl.cli.output import Printed, emit, print_json, say
 from shardctl.errors import Misused, Problems, ShardctlError, UsageError
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from shardctl.state.map import NodeMap
     from shardctl.topology.model import Topology
@@ -34,13 +34,13 @@ _SHOWN = 80
 # An id may be negative: an argument may look like an option.
 @decode_id_app.command(context_settings={"ignore_unknown_options": True})
 def decode_id(
-    ctx: typer.Context,
+    ctx: Context,
     ids: Annotated[
         list[str] | None,
         typer.Argument(metavar="ID", help="Decimal or 0x; from standard input if none is given."),
     ] = None,
     *,
-    output: ListingOption = Listing.table,
+    output: ListingOption = "table",
 ) -> None:
     """Decode ids: time, shard and sequence; with a topology also schema and node.
 
@@ -60,26 +60,27 @@ def decode_id(
     if topology:
         owners = topology.owners().items()
         places = {int(shard): Place(topology.schema(shard), node) for shard, node in owners}
-    decoder = Decoder(layout, output.value, places)
+    decoder = Decoder(layout, output, places)
     write = sys.stdout.write
     Printed.json = True  # one object a line from here on: bad ids have none
     write(decoder.header)
     if ids:
-        write(decoder.decode(enumerate(ids, 1), _complain_of("argument")))
+        write(decoder.decode(enumerate(ids, 1), _complain))
     else:
         for first, lines in _blocks():
-            write(decoder.decode(enumerate(lines, first), _complain_of("line")))
+            write(decoder.decode(enumerate(lines, first), _complain))
+    if topology and decoder.unplaced:
+        unplaced = picture.shorten(ranges.of(sorted(decoder.unplaced)))
+        say(f"note: shards that are not in {topology.path.name}: {unplaced}")
     if decoder.bad:
         raise Misused(
             "bad_ids", f"{decoder.bad} of {decoder.bad + decoder.good} could not be decoded"
         )
 
 
-def _complain_of(what: str) -> Callable[[int, str], None]:
-    def complain(number: int, reason: str) -> None:
-        print(f"shardctl: {what} {number}: {reason}", file=sys.stderr)
-
-    return complain
+def _complain(number: int, reason: str) -> None:
+    """Report an argument or a line of standard input, by its number."""
+    print(f"shardctl: input {number}: {reason}", file=sys.stderr)
 
 
 def _blocks() -> Iterator[tuple[int, list[str]]]:
@@ -99,13 +100,22 @@ def _blocks() -> Iterator[tuple[int, list[str]]]:
 encode_id_app = App()
 
 
+def _time_ms(value: str) -> int:
+    from shardctl.ids import times
+
+    return times.parse(value)
+
+
 @encode_id_app.command()
 def encode_id(
-    ctx: typer.Context,
+    ctx: Context,
     *,
-    time: Annotated[str, typer.Option(metavar="T", help="ISO 8601; UTC without a time zone.")],
+    time: Annotated[
+        int,
+        typer.Option(metavar="<t>", parser=_time_ms, help="ISO 8601; UTC without a time zone."),
+    ],
     shard: Annotated[int, typer.Option(help="The shard's number.")] = 0,
-    output: ReportOption = Report.table,
+    output: ReportOption = "table",
 ) -> None:
     """Print the smallest id that a shard can have made at or after a time.
 
@@ -116,18 +126,12 @@ def encode_id(
     from shardctl.ids.layout import Layout
     from shardctl.topology.routes import ShardNotFound
 
-    try:
-        time_ms = times.parse(time)
-    except ValueError:
-        raise UsageError(
-            f"--time: invalid time {time!r}", hint="write it as 2011-09-09T22:28:04.721Z"
-        ) from None
     topology = topology_if_there(ctx)
     if topology is not None and not 0 <= shard < topology.shard_count:
         raise ShardNotFound(shard, topology.shard_count)
     layout = Layout.of(topology.id) if topology else Layout()
-    number = layout.encode(time_ms, shard)
-    if output is Report.json:
+    number = layout.encode(time, shard)
+    if output == "json":
         decoded = layout.decode(number)
         print_json({"id": str(number), "time": times.render(decoded.time_ms), "shard": shard})
     else:
@@ -145,7 +149,7 @@ HEADER = ("key", "shard", "schema", "node", "alias", "dsn")
 # A key may be negative: an argument may look like an option.
 @route_app.command(context_settings={"ignore_unknown_options": True})
 def route(
-    ctx: typer.Context,
+    ctx: Context,
     keys: Annotated[list[str], typer.Argument(metavar="KEY", help="Integers, UUIDs or text.")],
     *,
     ids: Annotated[bool, typer.Option("--id", help="The arguments are existing ids.")] = False,
@@ -155,7 +159,7 @@ def route(
     offline: Annotated[
         bool, typer.Option(help="Contact no database: use only the topology file.")
     ] = False,
-    output: ListingOption = Listing.table,
+    output: ListingOption = "table",
 ) -> None:
     """Show where the rows of keys are: shard, schema, node, pooler aliases, connection strings.
 
@@ -252,33 +256,24 @@ def _of_id(topology: Topology, given: str) -> int:
 
 
 def _print(
-    topology: Topology, found: list[tuple[str, Route]], reported: NodeMap | None, output: Listing
+    topology: Topology, found: list[tuple[str, Route]], reported: NodeMap | None, output: str
 ) -> None:
     from shardctl.libpq import dsn
 
     Printed.json = True  # one object a line from here on: bad keys have none
-    database = topology.database.name
+    origin = {
+        "version": reported.map.version if reported else None,
+        "from": "node" if reported else "file",
+        "node": reported.node if reported else None,
+    }
     rows = []
     for key, route in found:
-        node_dsn = dsn(route.node.host, route.node.port, database)
+        node_dsn = dsn(route.node.host, route.node.port, topology.database.name)
         poolers = {p.name: dsn(p.host, p.port, alias) for p, alias in route.poolers}
-        if output is Listing.json:
-            print_json(
-                {
-                    "key": key,
-                    "shard": route.shard,
-                    "schema": route.schema,
-                    "node": route.node.name,
-                    "aliases": dict(route.aliases),
-                    "dsn": {"node": node_dsn, "poolers": poolers},
-                    "map": {
-                        "version": reported.map.version if reported else None,
-                        "from": "node" if reported else "file",
-                        "node": reported.node if reported else None,
-                    },
-                }
-            )
-        aliases = ",".join(route.aliases.values())
-        rows.append((key, str(route.shard), route.schema, route.node.name, aliases, node_dsn))
-    if output is not Listing.json:
+        where = {"shard": route.shard, "schema": route.schema, "node": route.node.name}
+        if output == "json":
+            shown = {"aliases": dict(route.aliases), "dsn": {"node": node_dsn, "poolers": poolers}}
+            print_json({"key": key, **where, **shown, "map": origin})
+        rows.append((key, *map(str, where.values()), ",".join(route.aliases.values()), node_dsn))
+    if output != "json":
         emit(output, HEADER, rows, {})

@@ -20,19 +20,16 @@ if TYPE_CHECKING:
 
 
 def log_file() -> Path:
-    """Return the path of today's log (UTC); raises OSError for a user without a home."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    day = time.strftime("%Y-%m-%d", time.gmtime())
+    """Return the path of today's log (UTC); raises OSError for a user without a home.
+
+    That is the home of the user who runs shardctl: HOME is another user's after `su`.
+    """
+    state = os.environ.get("XDG_STATE_HOME")
     try:
-        there = Path(state).expanduser()
-        if not os.environ.get("XDG_STATE_HOME") and not _is_ours(Path.home()):
-            # HOME is still another user's, as after `su`.
-            there = Path(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state")
-    except RuntimeError as error:  # neither HOME nor an entry in the system's users
-        raise FileNotFoundError(f"{error} Set HOME or XDG_STATE_HOME") from error
-    except KeyError:  # without an entry, HOME is all there is
-        pass
-    return there / "shardctl" / f"shardctl-{day}.log"
+        there = Path(state or Path(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state")).expanduser()
+    except (KeyError, RuntimeError) as error:  # as in a container
+        raise FileNotFoundError("this user has no home: set XDG_STATE_HOME") from error
+    return there / "shardctl" / time.strftime("shardctl-%Y-%m-%d.log", time.gmtime())
 
 
 def open_log(*, verbose: bool) -> None:
@@ -48,10 +45,6 @@ def open_log(*, verbose: bool) -> None:
     if logger.handlers:
         return
 
-    class Log(logging.FileHandler):
-        def _open(self) -> TextIOWrapper:
-            return _open()
-
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
 
@@ -66,7 +59,9 @@ def open_log(*, verbose: bool) -> None:
     line.converter = time.gmtime
     handlers: list[logging.Handler] = []
     try:
-        handlers.append(Log(log_file()))
+        file = logging.FileHandler(log_file(), delay=True)
+        file.stream = _open()
+        handlers.append(file)
     except OSError as error:
         print(f"shardctl: cannot write the log: {error}", file=sys.stderr)
     if verbose:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from shardctl.cli import moving, options, picture
-from shardctl.cli.command import App
-from shardctl.cli.context import load_topology
+from shardctl.cli.command import App, Context, load_topology
 from shardctl.cli.options import Duration, FinishReverseOption, dangerous, duration_option
 from shardctl.cli.output import plural, say
 from shardctl.errors import UsageError
@@ -19,7 +18,6 @@ from shardctl.meter import listed
 if TYPE_CHECKING:
     from shardctl.moves.plan import MovePlan
     from shardctl.moves.preflight.check import Facts
-    from shardctl.moves.preflight.poolers import PoolerFact
     from shardctl.topology.model import Topology
 
 app = App()
@@ -31,20 +29,20 @@ _SHOWN = 4
 
 @app.command(cls=moving.Moving)
 def move_shards(
-    ctx: typer.Context,
+    ctx: Context,
     shards: Annotated[
         str | None, typer.Argument(help="Shards of one node, for example 2-3,17.")
     ] = None,
     *,
     to: Annotated[
         str,
-        typer.Option(metavar="NODE", autocompletion=options.node_names, help="The target node."),
+        typer.Option(metavar="<node>", autocompletion=options.node_names, help="The target node."),
     ],
     source: Annotated[
         str | None,
         typer.Option(
             "--from",
-            metavar="NODE",
+            metavar="<node>",
             autocompletion=options.node_names,
             help="The source node, instead of SHARDS, with --half or --all.",
         ),
@@ -54,9 +52,8 @@ def move_shards(
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All of the node's shards.")] = False,
     method: Annotated[
-        str | None,
+        Literal["stream", "clone"] | None,
         typer.Option(
-            autocompletion=options.method_names,
             help="stream: copy only these shards, to a node that runs. clone: copy the whole "
             "server, onto a node without shards. Default: stream if the target is a running member "
             "of the cluster, else clone.",
@@ -161,16 +158,23 @@ def _shards(
 
 
 def _rows(decided: MovePlan, facts: Facts) -> list[tuple[str, str]]:
-    """Return the rows of the plan."""
-    return [
+    """Return the rows of the plan; one figure for the time would be that of idle machines."""
+    from shardctl.moves.prediction import BESIDE
+
+    least, most = (picture.duration(times * facts.predicted_s) for times in (1, BESIDE))
+    rows = [
         ("method", decided.method),
         ("size of these shards", picture.size(sum(facts.sizes.values()))),
         ("to be copied", picture.size(facts.source_bytes)),
-        ("takes", _takes(facts)),
+        ("takes", f"about {least}; beside other work, up to {most}"),
         ("free on the target", picture.size(facts.disk_free_bytes)),
         ("prune gives back", picture.size(facts.reclaimed_bytes)),
-        *((f"pooler {p.name}", _pooler(p)) for p in facts.poolers),
     ]
+    for one in facts.poolers:
+        paused, clients = listed(one.paused, most=_SHOWN), plural(one.clients, "client")
+        does = f"pauses {paused} of its {one.aliases:,} aliases; {clients} now"
+        rows.append((f"pooler {one.name}", does))
+    return rows
 
 
 def _json(facts: Facts) -> dict[str, Any]:
@@ -183,19 +187,3 @@ def _json(facts: Facts) -> dict[str, Any]:
         "reclaimed_bytes": facts.reclaimed_bytes,
         "poolers": [asdict(one) for one in facts.poolers],
     }
-
-
-def _takes(facts: Facts) -> str:
-    """Return how long the move takes: one figure would be that of idle machines."""
-    from shardctl.moves.prediction import BESIDE
-
-    least, most = facts.predicted_s, BESIDE * facts.predicted_s
-    return f"about {picture.duration(least)}; beside other work, up to {picture.duration(most)}"
-
-
-def _pooler(fact: PoolerFact) -> str:
-    """Return what the cutover does with a pooler."""
-    return (
-        f"pauses {listed(fact.paused, most=_SHOWN)} of its {fact.aliases:,} aliases; "
-        f"{plural(fact.clients, 'client')} now"
-    )

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardctl.cli import moving, picture
-from shardctl.cli.command import App, Changing, run_change
-from shardctl.cli.context import Settings, load_topology
+from shardctl.cli import progress as watching
+from shardctl.cli.command import App, Changing, Context, load_topology, run_change
 from shardctl.cli.moving import find
-from shardctl.cli.options import (
-    Listing,
-    ListingOption,
-    Report,
-    ReportOption,
-    WatchOption,
-    dangerous,
-)
-from shardctl.cli.output import emit, plural, say
+from shardctl.cli.options import ListingOption, ReportOption, WatchOption, dangerous
+from shardctl.cli.output import draw, emit, plural, print_json, say, width
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shardctl.fanout import Progress
     from shardctl.moves.doctor import Left
     from shardctl.moves.plan import MovePlan
-    from shardctl.moves.prune import Retired
     from shardctl.state.ledger import Entry
     from shardctl.topology.model import Topology
 
@@ -46,10 +37,10 @@ _LEFT = ("node", "kind", "name", "move", "detail", "WAL held", "verdict")
 
 
 @app.command("list")
-def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
+def list_moves(ctx: Context, *, output: ListingOption = "table") -> None:
     """List all moves, the newest first."""
     ledger = moving.read(load_topology(ctx))
-    parts = moving.PARTS if output is Listing.table else None
+    parts = moving.PARTS if output == "table" else None
     emit(
         output,
         moving.HEADER,
@@ -61,10 +52,10 @@ def list_moves(ctx: typer.Context, *, output: ListingOption = Listing.table) -> 
 
 @app.command()
 def show(
-    ctx: typer.Context,
+    ctx: Context,
     move: ShownArgument = None,
     *,
-    output: ReportOption = Report.table,
+    output: ReportOption = "table",
     watch: WatchOption = None,
     timeline: TimelineOption = False,
 ) -> None:
@@ -73,25 +64,37 @@ def show(
     With --watch, it refreshes until the move has ended, or Ctrl-C. With --timeline, it draws each
     sub-step of the cutover as a bar, beside what was predicted for it.
     """
+    from shardctl.moves import prediction
+
     topology = load_topology(ctx)
 
-    def look(move: str | None) -> Entry:
+    def look() -> tuple[Entry, bool]:
+        nonlocal move
         ledger = moving.read(topology)
-        return ledger.newest() if move is None else ledger.entry(move)
+        entry = ledger.newest() if move is None else ledger.entry(move)
+        move = entry.move.id
+        return entry, entry.open
 
-    entry = look(move)
-    if watch is not None:
-        seconds = watch.total_seconds()
-        entry = moving.until_over(entry, lambda: look(entry.move.id), seconds, output)
-    if timeline:
-        moving.show_timeline(topology, entry, output)
+    def drawn(entry: Entry, width: int) -> str:
+        return moving.shown(topology, entry, width, timeline=timeline)
+
+    def show_it(entry: Entry) -> None:
+        if output == "table":
+            draw(drawn(entry, width()))
+        else:
+            times = prediction.sub_step_times(topology, entry.move) if timeline else ()
+            found = {"timeline": [asdict(one) for one in times]} if timeline else {}
+            print_json({"format": 1, **moving.as_json(entry), **found})
+
+    if watch is None:
+        show_it(look()[0])
     else:
-        moving.show_move(entry, output)
+        watching.watch(watch.total_seconds(), look, drawn, show_it, output)
 
 
 @app.command(cls=moving.Resuming)
 def resume(
-    ctx: typer.Context,
+    ctx: Context,
     move: MoveArgument = None,
     *,
     source_destroyed: Annotated[
@@ -105,11 +108,10 @@ def resume(
     """
     from shardctl.moves import service
 
-    settings: Settings = ctx.obj
     given = service.Given(
-        max_pause_s=moving.max_pause_s(settings),
-        max_wal_bytes=settings.shared["max_wal"],
-        terminate=settings.shared["terminate"],
+        max_pause_s=moving.max_pause_s(ctx.obj),
+        max_wal_bytes=ctx.obj.shared["max_wal"],
+        terminate=ctx.obj.shared["terminate"],
         source_destroyed=source_destroyed,
     )
     topology = load_topology(ctx)
@@ -129,7 +131,7 @@ def resume(
 
 @app.command(cls=Changing)
 def abort(
-    ctx: typer.Context,
+    ctx: Context,
     move: MoveArgument = None,
     *,
     target_destroyed: Annotated[
@@ -168,7 +170,7 @@ def abort(
 
 @app.command(cls=moving.Cutover)
 def reverse(
-    ctx: typer.Context,
+    ctx: Context,
     move: DoneMoveArgument,
 ) -> None:
     """Give a streamed move's shards back to the node that they came from, without a copy.
@@ -206,7 +208,7 @@ def reverse(
 
 @app.command(cls=Changing)
 def finish(
-    ctx: typer.Context,
+    ctx: Context,
     move: DoneMoveArgument,
 ) -> None:
     """Give up the possibility to reverse a move: drop what both nodes keep for it.
@@ -232,9 +234,9 @@ def finish(
 
 @app.command(cls=Changing)
 def doctor(
-    ctx: typer.Context,
+    ctx: Context,
     *,
-    output: ListingOption = Listing.table,  # noqa: ARG001  # the settings have it
+    output: ListingOption = "table",  # noqa: ARG001  # the settings have it
 ) -> None:
     """List what ended moves have left on any node, show it, and clear it.
 
@@ -293,7 +295,7 @@ prune_app = App()
 
 @prune_app.command(cls=Changing)
 def prune(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     now: Annotated[bool, typer.Option(help="Ignore the retention time (`retain`).")] = False,
     accept_unconfirmed: Annotated[
@@ -319,14 +321,8 @@ def prune(
         purpose=lock.purpose(pruning.COMMAND),
     )
     chosen = [one for one in found if one.why_not is None]
-    counted = _counted(chosen)
-
-    def drop(progress: Progress) -> None:
-        try:
-            pruning.carry_out(topology, chosen, progress, accept_unconfirmed=accept_unconfirmed)
-        except pruning.PruneUnfinished as error:
-            say(f"{_counted(error.dropped)} dropped")
-            raise
+    size = sum(one.size_bytes for one in chosen)
+    counted = f"{plural(len(chosen), 'retired schema')} ({picture.size(size)})"
 
     run_change(
         ctx,
@@ -339,14 +335,11 @@ def prune(
         nothing="nothing to prune: no node has retired schemas",
         plan={
             "retired": [one.as_json() for one in found],
-            "reclaimed_bytes": sum(one.size_bytes for one in chosen),
+            "reclaimed_bytes": size,
         },
         question=f"Drop {counted}?",
-        carry_out=drop,
+        carry_out=lambda progress: pruning.carry_out(
+            topology, chosen, progress, accept_unconfirmed=accept_unconfirmed
+        ),
         done=lambda _: f"done: {counted} dropped; the space is free",
     )
-
-
-def _counted(schemas: Sequence[Retired]) -> str:
-    space = picture.size(sum(one.size_bytes for one in schemas))
-    return f"{plural(len(schemas), 'retired schema')} ({space})"

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from shardctl.cli import picture, progress
-from shardctl.cli.command import Changing, made, run_change
-from shardctl.cli.options import MS, Duration, Report, dangerous, duration_option, size_option
-from shardctl.cli.output import plural, print_json, print_line, print_table, say
-from shardctl.cli.tables import fit
-from shardctl.meter import listed
+from shardctl.cli import picture
+from shardctl.cli.command import Changing, Context, made, run_change
+from shardctl.cli.options import MS, Duration, Settings, dangerous, duration_option, size_option
+from shardctl.cli.output import fit, paragraph, plural, print_line, say
+from shardctl.printable import one_line
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from shardctl.cli.context import Settings
     from shardctl.fanout import Progress
     from shardctl.moves.plan import MovePlan, Options
     from shardctl.moves.preflight.check import Facts
     from shardctl.state.ledger import Entry, Ledger
     from shardctl.topology.model import Topology
-
-
-class Identity(StrEnum):
-    """Replica identities that a move can lend to tables without one."""
-
-    full = "full"
 
 
 def _of_moves(
@@ -51,7 +41,7 @@ def _of_moves(
         int | None, size_option("Limit the copy rate, for example 50M a second.")
     ] = None,
     identity: Annotated[
-        Identity | None,
+        Literal["full"] | None,
         typer.Option(
             help="With stream: tables without a replica identity have REPLICA IDENTITY FULL until "
             "the move and its reverse are over."
@@ -121,7 +111,7 @@ def planned(
 
 
 def start(
-    ctx: typer.Context,
+    ctx: Context,
     topology: Topology,
     decided: MovePlan,
     facts: Facts,
@@ -194,58 +184,24 @@ def row(entry: Entry, parts: int | None = None) -> tuple[str, ...]:
     )
 
 
-def steps(entry: Entry) -> list[tuple[str, ...]]:
-    """Give a row for each step of a move."""
-    return [(s.step, s.state, _ms(s.took_ms), s.error or "") for s in entry.steps]
-
-
 def copied(entry: Entry) -> str:
     """Say how far its copy is, if that is known."""
     return picture.copied(entry.progress, datetime.now(UTC)) if entry.progress else ""
 
 
 def reverse(entry: Entry) -> str:
-    """Say whether a move can be reversed, and until when; empty where nothing was kept for that."""
-    found = entry.reverse
-    if found is None:
+    """Say how it is with the reverse of a move; empty where nothing was kept for one."""
+    if (found := entry.reverse) is None:
         return ""
-    until = picture.moment(found.until)
-    held = ""
-    if found.held_bytes is not None:
-        held = f"; node {entry.move.target} holds {picture.size(found.held_bytes)} of WAL for that"
-    return {
-        "open": f"can be reversed until {until}",
-        "begun": f"move {found.move} reverses it",
-        "reversed": f"move {found.move} has reversed it",
-        "expired": f"could be reversed until {until}",
-        "lost": "cannot be reversed: what was kept for that is lost",
-        "finished": "cannot be reversed any more",
-    }[found.state] + held
-
-
-def until_over(entry: Entry, look: Callable[[], Entry], seconds: float, output: Report) -> Entry:
-    """Show a move again and again until it is over or Ctrl-C; give what was seen last."""
-    last = entry
-
-    def again() -> tuple[Entry, bool]:
-        nonlocal last
-        last = look()
-        return last, last.open
-
-    def draw(now: Entry, width: int) -> str:
-        shown = (fit(HEADER, [row(now, PARTS)], width), fit(STEPS, steps(now), width))
-        return "\n".join([*shown, copied(now)])
-
-    def show(now: Entry) -> None:
-        if now.open:  # the last one is shown at the end
-            show_move(now, output)
-
-    progress.watch(seconds, again, draw, show, output, transient=True)
-    return last
+    by = f" by move {found.move}" if found.state in ("begun", "reversed") else ""
+    held = found.held_bytes
+    wal = "" if held is None else f", WAL held on {entry.move.target}: {picture.size(held)}"
+    until = f", until {picture.moment(found.until)}" if found.state == "open" else ""
+    return f"reverse: {found.state}{by}{wal}{until}"
 
 
 def change(
-    ctx: typer.Context,
+    ctx: Context,
     topology: Topology,
     entry: Entry,
     carry_out: Callable[[Progress], object],
@@ -279,30 +235,34 @@ def as_json(entry: Entry) -> dict[str, Any]:
     return {**entry.as_json(), **entry.details()}
 
 
-def show_move(entry: Entry, output: Report) -> None:
-    """Print a move with its steps and its report."""
-    if output is Report.json:
-        print_json({"format": 1, **as_json(entry)})
-        return
-    print_table(HEADER, [row(entry, PARTS)])
-    print_table(STEPS, steps(entry))
-    if reported := copied(entry):
-        print_line(reported)
-    print(f"method: {entry.move.method}")
-    if (given := entry.move.plan.get("reverses")) is not None:
-        print(f"reverse of move {given['move']}")
-    if reversible := reverse(entry):
-        print_line(reversible)
-    _show_report(entry.move.report or {})
+def shown(topology: Topology, entry: Entry, width: int, *, timeline: bool) -> str:
+    """Compose a move with its steps, its progress, and the cutover's sub-steps and result."""
+    report = entry.move.report or {}
+    steps = [(s.step, s.state, _ms(s.took_ms), s.error or "") for s in entry.steps]
+    parts = [fit(HEADER, [row(entry, PARTS)], width), fit(STEPS, steps, width)]
+    if timeline:
+        parts.append(_sub_steps(topology, entry, width))
+    elif spans := report.get("timeline"):
+        parts.append(fit(("sub-step", "ms"), [(name, _ms(ms)) for name, ms in spans], width))
+    given = entry.move.plan.get("reverses")
+    lines = [
+        copied(entry),
+        f"method: {entry.move.method}",
+        f"reverse of move {given['move']}" if given is not None else "",
+        reverse(entry),
+        *_rehearsed(report),
+    ]
+    for pooler, waited in report.get("pooler_waits_ms", {}).items():
+        lines.append(f"longest wait at pooler {pooler}: {waited:.0f} ms")
+    found = [paragraph(one_line(line), width) for line in (*lines, *_result(report)) if line]
+    return "\n".join([*parts, *found])
 
 
 def show_end(entry: Entry) -> None:
     """Print how a move ended: for how long clients waited, and what was compared."""
     report = entry.move.report or {}
-    if entry.state == "aborted" and (found := report.get("rehearsal")):
-        _show_rehearsal(found)
-        return
-    for line in _result(report):
+    rehearsed = _rehearsed(report) if entry.state == "aborted" else ()
+    for line in [*rehearsed] or _result(report):
         print_line(line)
 
 
@@ -312,7 +272,7 @@ def ending(entry: Entry) -> str:
     if entry.state == "aborted":
         return f"rehearsal {move.id} has ended: both nodes are as they were before it"
     if entry.state == "unconfirmed":
-        return f"move {move.id} is unconfirmed: {_doubt(move.proof, move.report or {})}"
+        return f"move {move.id} is unconfirmed: {_DOUBTS[move.proof]}"
     return f"move {move.id} is {entry.state}; {_next(entry)}"
 
 
@@ -332,41 +292,13 @@ def _next(entry: Entry) -> str:
 
 _CLIENTS = {"before": "work", "waiting": "wait", "after": "work"}
 """What clients do while a sub-step runs."""
-_ALL_HAD = (
-    "; the target had replayed all commits of the source. `shardctl prune` requires "
-    "--accept-unconfirmed"
-)
 _DOUBTS = {
-    "": "no rows were compared",
-    "forked": "rows could not be compared because the target's snapshot was lost" + _ALL_HAD,
+    None: "no rows were compared",
+    "forked": "rows could not be compared; the target had replayed all commits of the source. "
+    "`shardctl prune` requires --accept-unconfirmed",
     "differs": "the copies differ, and `shardctl prune` keeps them; `shardctl moves show` lists "
     "the tables",
 }
-
-
-def _doubt(proof: str | None, report: Mapping[str, Any]) -> str:
-    """Return why a move is not confirmed."""
-    if not (altered := report.get("uncompared")):
-        return _DOUBTS[proof or ""]
-    return (
-        f"{report['tables']} tables are equal, but {listed(altered)} could not be compared: "
-        "clients of the target dropped, renamed or altered it before, or it has a value that is "
-        f"too large{_ALL_HAD}"
-    )
-
-
-def _show_report(report: dict[str, Any]) -> None:
-    """Print the cutover's sub-steps and the result."""
-    if spans := report.get("timeline"):
-        bars = _bars([ms for _, ms in spans])
-        rows = [(name, _ms(ms), bar) for (name, ms), bar in zip(spans, bars, strict=True)]
-        print_table(("sub-step", "ms", ""), rows)
-    if (found := report.get("rehearsal")) is not None:
-        _show_rehearsal(found)
-    for pooler, waited in report.get("pooler_waits_ms", {}).items():
-        print(f"longest wait at pooler {pooler}: {waited:.0f} ms")
-    for line in _result(report):
-        print_line(line)
 
 
 def _result(report: Mapping[str, Any]) -> Iterator[str]:
@@ -386,47 +318,44 @@ def _result(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"its slot was dropped: it held back {held} of WAL, more than the limit of {most}"
     for table in report.get("differing", ()):
         yield f"differs: {table}"
+    for table in report.get("uncompared", ()):
+        yield f"could not be compared: {table}"
 
 
-def _show_rehearsal(found: Mapping[str, Any]) -> None:
-    """Print the report of a rehearsal."""
+def _rehearsed(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a move's report says of its rehearsal."""
+    if (found := report.get("rehearsal")) is None:
+        return
     counts = (plural(found["tables"], "table"), plural(found["rows"], "row"))
     size = picture.size(found["size_bytes"])
-    print(f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {found['time']}")
+    yield f"rehearsed: {', '.join(counts)} ({size}) were equal on both nodes at {found['time']}"
     for table in found["differing"]:
-        print_line(f"rehearsed: differs: {table}")
-    print(
+        yield f"rehearsed: differs: {table}"
+    yield (
         f"rehearsed: writers waited at most {found['writers_held_ms']:.0f} ms for its locks, "
-        f"{found['waited_ms']:.0f} ms of that for open transactions\n"
-        f"rehearsed: clients are predicted to wait {found['predicted_pause_ms']:.0f} ms in the "
-        "cutover"
+        f"{found['waited_ms']:.0f} ms of that for open transactions"
     )
+    predicted = found["predicted_pause_ms"]
+    yield f"rehearsed: clients are predicted to wait {predicted:.0f} ms in the cutover"
 
 
-def show_timeline(topology: Topology, entry: Entry, output: Report) -> None:
-    """Print the timeline of a move; JSON is that of `moves show`, with it."""
+def _sub_steps(topology: Topology, entry: Entry, width: int) -> str:
+    """Draw the cutover's sub-steps beside their predictions."""
     from shardctl.moves import prediction
 
     found = prediction.sub_step_times(topology, entry.move)
-    if output is Report.json:
-        timeline = [asdict(one) for one in found]
-        print_json({"format": 1, **as_json(entry), "timeline": timeline})
-        return
-    print(f"move {entry.move.id}: {entry.state}, method {entry.move.method}")
-    bars = _bars([one.elapsed_ms for one in found])
-    print_table(
-        ("sub-step", "clients", "ms", "predicted", ""),
-        [
-            (one.name, _CLIENTS[one.when], _ms(one.elapsed_ms), _ms(one.predicted_ms), bar)
-            for one, bar in zip(found, bars, strict=True)
-        ],
-    )
-
-
-def _bars(took: Sequence[float | None]) -> list[str]:
-    """Draw what each sub-step took, in one scale."""
-    longest = max((ms or 0.0 for ms in took), default=0.0)
-    return [picture.bar(ms or 0.0, longest, width=_BAR) for ms in took]
+    longest = max((one.elapsed_ms or 0.0 for one in found), default=0.0)
+    rows = [
+        (
+            one.name,
+            _CLIENTS[one.when],
+            _ms(one.elapsed_ms),
+            _ms(one.predicted_ms),
+            picture.bar(one.elapsed_ms or 0.0, longest, width=_BAR),
+        )
+        for one in found
+    ]
+    return fit(("sub-step", "clients", "ms", "predicted", ""), rows, width)
 
 
 def _ms(value: float | None) -> str:

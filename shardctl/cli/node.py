@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import options, provision, rebalance
-from shardctl.cli.command import App, Changing, run_change
-from shardctl.cli.context import load_topology
+from shardctl.cli.command import App, Changing, Context, load_topology, run_change
 from shardctl.cli.options import dangerous
 from shardctl.cli.output import say
 from shardctl.errors import Incomplete
@@ -23,7 +22,7 @@ NodeArgument = Annotated[str, typer.Argument(help="The node.", autocompletion=op
 
 @app.command(cls=Changing)
 def add(
-    ctx: typer.Context,
+    ctx: Context,
     node: Annotated[str, typer.Argument(help="The name of the new node.")],
     *,
     host: Annotated[str, typer.Option(help="The host of its server.")],
@@ -32,7 +31,7 @@ def add(
         str | None,
         typer.Option(
             "--with",
-            metavar="KEYS",
+            metavar="<keys>",
             help="More keys of the node in the file, such as 'data_directory: /srv/pg'.",
         ),
     ] = None,
@@ -59,7 +58,7 @@ def add(
 
 @app.command(cls=Changing)
 def remove(
-    ctx: typer.Context,
+    ctx: Context,
     node: NodeArgument,
     *,
     gone: Annotated[bool, dangerous("Confirm that its server is permanently lost.")] = False,
@@ -83,7 +82,7 @@ def remove(
     )
 
 
-def _change(ctx: typer.Context, found: Change, *, question: str, done: str) -> None:
+def _change(ctx: Context, found: Change, *, question: str, done: str) -> None:
     """Show what happens to the file, the node and the poolers, ask, and carry it out."""
     from shardctl.fleet import nodes
 
@@ -104,7 +103,7 @@ def _change(ctx: typer.Context, found: Change, *, question: str, done: str) -> N
 
 @app.command(cls=rebalance.Draining)
 def drain(
-    ctx: typer.Context,
+    ctx: Context,
     node: NodeArgument,
 ) -> None:
     """Move all shards of a node to the other nodes, by size, so that each gets its share.

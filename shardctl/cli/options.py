@@ -1,18 +1,72 @@
-"""Options that several commands share: durations, sizes, names of the topology for completion."""
+"""Settings of a run, the topology that they name, and options that several commands share."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from shardctl.cli.context import topology_file
+from shardctl.errors import ShardctlError
 
 if TYPE_CHECKING:
-    from shardctl.topology.model import Topology
+    from collections.abc import Sequence
+
+
+DEFAULT_TOPOLOGY = Path("topology.yaml")
+
+
+@dataclass(slots=True)
+class Settings:
+    """The options that may come before and after the command; one object per run.
+
+    `topology` is None if neither option nor environment names one.
+    """
+
+    topology: Path | None = None
+    verbose: bool = False
+    output: str | None = None
+    """The format of the result; None before the command's own options are read."""
+    detailed: bool = False
+    """Whether the exit code of a dry run shows pending changes."""
+    dry_run: bool = False
+    yes: bool = False
+    lock_wait: timedelta | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    """The values of options that the command shares with others, by their names."""
+    changes: bool = False
+    """Whether the command changes the fleet after a question, and is not a dry run."""
+    pending: bool = False
+    """Whether the command found something to change."""
+    nagios: bool = False
+    """Whether the exit code and the first line are those of a monitoring plugin."""
+
+    @property
+    def json(self) -> bool:
+        """Whether the result is printed as JSON."""
+        return self.output == "json"
+
+    def guess(self, words: Sequence[str]) -> None:
+        """Read the options that affect errors from a command line that could not be parsed."""
+        self.detailed = "--detailed-exitcode" in words
+        self.nagios = "--nagios" in words
+        if {"-ojson", "--output=json", "json"} & {*words}:
+            self.output = "json"
+
+    def exit_code(self, code: int) -> int:
+        """Return the exit code of the process; `code` is that of the command."""
+        if not self.detailed:
+            return code
+        return 1 if code else 2 if self.pending else 0
+
+
+def topology_file(ctx: typer.Context) -> Path:
+    """Return the file that `--topology`, `$SHARDCTL_TOPOLOGY` or the default names."""
+    settings: Settings = ctx.obj
+    return settings.topology or DEFAULT_TOPOLOGY
 
 
 class Duration(timedelta):
@@ -42,7 +96,7 @@ SAMPLE = Duration(seconds=1)
 def duration_option(text: str, *, least: Duration | None = None) -> Any:
     """Make an option for a duration; `text` is its line in the help.
 
-    A number needs its unit, but for 0. The parser raises typer.BadParameter.
+    A number needs its unit, but for 0. Typer reports the ValueError that the parser raises.
     """
 
     def parse(value: object) -> Duration:
@@ -50,16 +104,13 @@ def duration_option(text: str, *, least: Duration | None = None) -> Any:
             return value
         from shardctl.topology import fields
 
-        try:
-            given = fields.duration("0s" if value == "0" else value)
-            found = Duration(milliseconds=fields.milliseconds(given))
-        except ValueError as error:
-            raise typer.BadParameter(str(error)) from error
+        given = fields.duration("0s" if value == "0" else value)
+        found = Duration(milliseconds=fields.milliseconds(given))
         if least is not None and found < least:
-            raise typer.BadParameter(f"{value!r} is less than {least}")
+            raise ValueError(f"{value!r} is less than {least}")
         return found
 
-    return typer.Option(metavar="DURATION", parser=parse, help=text)
+    return typer.Option(metavar="<duration>", parser=parse, help=text)
 
 
 def moment(value: object) -> datetime:
@@ -82,80 +133,53 @@ def moment(value: object) -> datetime:
 
 def size_option(text: str) -> Any:
     """Make an option for bytes; `text` is its line in the help."""
-    return typer.Option(metavar="SIZE", parser=size, help=text)
+    return typer.Option(metavar="<size>", parser=size, help=text)
 
 
 def size(value: object) -> int:
-    """Parse the value of an option for bytes; raises typer.BadParameter."""
+    """Parse the value of an option for bytes; raises ValueError."""
     from shardctl.topology import fields
 
-    try:
-        return fields.size(value)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+    return fields.size(value)
 
 
-Offered = list[tuple[str, str]]
-"""Values to offer, each with an explanation."""
-
-
-def node_names(ctx: typer.Context) -> Offered:
+def node_names(ctx: typer.Context) -> list[str]:
     """Offer the nodes of the topology."""
-    topology = _topology_there(ctx)
-    return [(name, f"node on {n.host}") for name, n in topology.nodes.items()] if topology else []
+    return _names(ctx, "nodes")
 
 
-def pooler_names(ctx: typer.Context) -> Offered:
+def pooler_names(ctx: typer.Context) -> list[str]:
     """Offer the poolers of the topology."""
-    topology = _topology_there(ctx)
-    return [(p.name, f"pooler on {p.host}") for p in topology.poolers.values()] if topology else []
+    return _names(ctx, "poolers")
 
 
-def server_names(ctx: typer.Context) -> Offered:
+def server_names(ctx: typer.Context) -> list[str]:
     """Offer the values of `run --on`."""
-    all_of = [("nodes", "every node"), ("poolers", "every pooler")]
-    return [*all_of, *node_names(ctx), *pooler_names(ctx)]
+    return ["nodes", "poolers", *_names(ctx, "nodes", "poolers")]
 
 
-def check_names() -> Offered:
+def check_names() -> list[str]:
     """Offer the checks of `verify`."""
     from shardctl.checks.verify import CHECKS
 
-    return [(check.name, check.about) for check in CHECKS.values()]
+    return [*CHECKS]
 
 
-def method_names() -> Offered:
-    """Offer the methods of a move."""
-    from shardctl.moves.service import METHODS
-
-    return [(str(method), "") for method in METHODS]
-
-
-def _topology_there(ctx: typer.Context) -> Topology | None:
-    from shardctl.errors import ShardctlError
+def _names(ctx: typer.Context, *kinds: str) -> list[str]:
+    """Give names of the topology, if it can be read."""
     from shardctl.topology import loader
 
     try:
-        return loader.load_trusted(topology_file(ctx))
+        topology = loader.load_trusted(topology_file(ctx))
     except ShardctlError:
-        return None
+        return []
+    return [str(name) for kind in kinds for name in getattr(topology, kind)]
 
 
-class Report(StrEnum):
-    """Formats of a command that reports."""
-
-    table = "table"
-    json = "json"
-
-
-class Listing(StrEnum):
-    """Formats of a command whose answer is a list."""
-
-    table = "table"
-    json = "json"
-    tsv = "tsv"
-    csv = "csv"
-
+Report = Literal["table", "json"]
+"""Formats of a command that reports."""
+Listing = Literal["table", "json", "tsv", "csv"]
+"""Formats of a command whose answer is a list."""
 
 ReportOption = Annotated[Report, typer.Option("-o", "--output", help="Format of the result.")]
 ListingOption = Annotated[Listing, typer.Option("-o", "--output", help="Format of the result.")]

@@ -92,16 +92,15 @@ def _pace(reading: Reading) -> str:
 
 
 def line(key: str, reading: Reading) -> str:
-    """Say in one line how far the work of `key` is, where it is not drawn."""
+    """Say in one line how far the work of `key` is, and how it goes on."""
+    return ", ".join([f"{key}: {reading.phase}", *_far(reading)])
+
+
+def _far(reading: Reading) -> list[str]:
     counted = reading.total or reading.done
-    far = [amount(reading.done, reading.total, reading.unit)] if counted else []
-    return ", ".join([f"{key}: {reading.phase}", *far, *goes_on(reading)])
-
-
-def goes_on(reading: Reading) -> list[str]:
-    """Say how the work goes on, and how far behind its target is."""
-    pace = [reported] if (reported := _pace(reading)) else []
-    return pace + ([] if reading.held is None or reading.ended else held(reading.held))
+    parts = [amount(reading.done, reading.total, reading.unit)] if counted else []
+    parts += [pace] if (pace := _pace(reading)) else []
+    return parts + ([] if reading.held is None or reading.ended else held(reading.held))
 
 
 def held(wal: Held) -> list[str]:

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from shardctl.cli import picture
-from shardctl.cli.tables import console, styled
+from shardctl.cli.output import console, styled
 from shardctl.meter import Meters, sentences
 from shardctl.printable import one_line
 
@@ -49,7 +49,7 @@ def bars() -> Iterator[Progress]:
             f"{picture.bar(one.done, one.total, width=_BAR):{_BAR}}  {picture.line(key, one)}"
             for key, one in meters.read().items()
         )
-        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+        return Text("\n".join(map(one_line, lines)), no_wrap=True, overflow="ellipsis")
 
     # Results go to standard output, wherever that leads.
     with Live(
@@ -103,19 +103,17 @@ def watch(
     draw: Callable[[T, int], str],
     show: Callable[[T], None],
     output: str,
-    *,
-    transient: bool = False,
 ) -> None:
     """Look again and again, until `look` says that this was the last time, or Ctrl-C.
 
     On a terminal, what `draw` gives for its width is drawn over the one before; what does not fit
-    is cut off, and with `transient` the last one goes. Elsewhere, `show` prints each.
+    is cut off until the end. Elsewhere, `show` prints each.
     """
     from rich.live import Live
 
     out = console()
     drawn = output == "table" and sys.stdout.isatty()
-    live = Live(console=out, auto_refresh=False, vertical_overflow="crop", transient=transient)
+    live = Live(console=out, auto_refresh=False, vertical_overflow="crop")
 
     def refresh() -> bool:
         found, goes_on = look()

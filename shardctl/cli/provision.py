@@ -1,4 +1,4 @@
-"""`shardctl init` and `migrate`: show the plan, apply it, report."""
+"""`shardctl init`, `migrate` and `pgbouncer`: show the plan, apply it, report."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shardctl.cli import options, picture
-from shardctl.cli.command import App, Changing, made, run_change
-from shardctl.cli.context import Settings, load_topology
-from shardctl.cli.options import MS, Duration, duration_option
+from shardctl.cli.command import App, Changing, Context, load_topology, made, run_change
+from shardctl.cli.options import (
+    MS,
+    AllOrNothingOption,
+    Duration,
+    ReportOption,
+    Settings,
+    duration_option,
+)
 from shardctl.cli.output import Printed, errors_json, plural, print_json, say
 from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
 from shardctl.topology import ranges
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     from shardctl.fanout import Progress
     from shardctl.provision.fleet import FleetPlan
     from shardctl.provision.plan import Change
-
+    from shardctl.topology.model import Pooler, Topology
 
 _LOCK_TIMEOUT = Duration(seconds=2)
 
@@ -52,7 +58,7 @@ init_app = App()
 
 @init_app.command(cls=Provisioning)
 def init(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     adopt: Annotated[
         bool, typer.Option(help="Take over schemas that shardctl did not create.")
@@ -83,10 +89,10 @@ migrate_app = App()
 
 @migrate_app.command(cls=Provisioning)
 def migrate(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     shards: Annotated[
-        str | None, typer.Option(metavar="LIST", help="For example 0-3,17; all by default.")
+        str | None, typer.Option(metavar="<list>", help="For example 0-3,17; all by default.")
     ] = None,
     finish_reverse: options.FinishReverseOption = False,
 ) -> None:
@@ -119,7 +125,7 @@ def migrate(
 HEADER = ("where", "action", "what", "name", "shards")
 
 
-def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan]) -> None:
+def run(ctx: Context, make_plan: Callable[[], FleetPlan]) -> None:
     """Observe, plan, show, and unless `dry_run`, ask, apply and report.
 
     JSON is one object that has the errors, too.
@@ -158,9 +164,8 @@ def run(ctx: typer.Context, make_plan: Callable[[], FleetPlan]) -> None:
 
 def _where(plan: FleetPlan) -> str:
     poolers = len(plan.poolers.changes()) if plan.poolers else 0
-    where = [plural(len(plan.nodes), "node")] if plan.nodes else []
-    where += [plural(poolers, "pooler")] if poolers else []
-    return " and ".join(where)
+    where = ((len(plan.nodes), "node"), (poolers, "pooler"))
+    return " and ".join(plural(count, noun) for count, noun in where if count)
 
 
 def _carry_out(plan: FleetPlan, settings: Settings, progress: Progress) -> float:
@@ -221,3 +226,142 @@ def rows(changes: list[Change]) -> Iterator[tuple[str, str, str, str, str]]:
         for line in lines:
             shards = picture.shorten(ranges.of(line.shards)) if line.shards else ""
             yield node, action, kind, line.name or "", shards
+
+
+pgbouncer_app = App()
+
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(autocompletion=options.pooler_names, help="Only these; all by default."),
+]
+
+
+@pgbouncer_app.command()
+def render(
+    ctx: Context,
+    pooler: NamesArgument = None,
+) -> None:
+    """Print the expected file of aliases; changes nothing.
+
+    Its header has the map version of the databases. It lists unreachable nodes, and the reachable
+    nodes must agree on the map.
+    """
+    from shardctl.pgbouncer import render
+
+    topology, chosen, version = _expected(ctx, pooler)
+    for one in chosen:
+        print(render.databases(topology, one, version), end="")
+
+
+@pgbouncer_app.command()
+def diff(
+    ctx: Context,
+    pooler: NamesArgument = None,
+    *,
+    output: ReportOption = "table",
+) -> None:
+    """Show the differences between each pooler's file and the expected one; exit 1 if any.
+
+    Compares only files: `shardctl verify` also checks what the poolers have loaded.
+    """
+    from shardctl.provision import poolers
+
+    found, errors = poolers.compare(*_expected(ctx, pooler))
+    if output == "json":
+        print_json({"format": 1, "poolers": found})
+    else:
+        _print_diffs(found)
+    if errors:
+        raise together(errors)
+    if any(one["state"] != "same" for one in found):
+        raise typer.Exit(1)
+
+
+@pgbouncer_app.command(cls=Changing)
+def apply(
+    ctx: Context,
+    pooler: NamesArgument = None,
+    *,
+    force: Annotated[
+        bool, typer.Option(help="Replace a file that was edited or is not shardctl's.")
+    ] = False,
+    all_or_nothing: AllOrNothingOption = False,
+) -> None:
+    """Bring every pooler's aliases up to date, and check that it offers them.
+
+    Writes the file, keeps a backup, runs RELOAD, and checks the aliases that the pooler offers.
+    If the pooler rejects the file, it restores the old one. It refuses a topology that contradicts
+    the map in the databases: a stale file must not route clients to a node that does not own their
+    shard. It lists unreachable nodes, exit code 3, if the reachable nodes agree on the map.
+    """
+    from shardctl.provision import maps, poolers
+    from shardctl.state import lock
+
+    purpose = lock.purpose(poolers.APPLY)
+    topology = load_topology(ctx)
+    chosen = _choose(topology, pooler)
+    # Only a file's map version proves that no node which is away has a newer map.
+    agreed = maps.agreed(topology, purpose=purpose, strict=all_or_nothing or force)
+    plan = poolers.plan(
+        topology, chosen, agreed.version, force=force, purpose=purpose, unread=agreed.unread
+    )
+    poolers.require_free(plan)
+    poolers_changed = plural(len(plan.changes()), "pooler")
+    run_change(
+        ctx,
+        pending=plan.changes(),
+        header=("pooler", "action", "file", "aliases"),
+        rows=[
+            (
+                wanted.seen.pooler.name,
+                wanted.action,
+                str(wanted.seen.pooler.databases_file),
+                f"{len(wanted.entries):,}",
+            )
+            for wanted in plan.wanted
+        ],
+        plan={
+            "map_version": plan.map_version,
+            "poolers": [
+                {"name": w.seen.pooler.name, "action": w.action, "aliases": len(w.entries)}
+                for w in plan.wanted
+            ],
+            "left_out": [one.as_json() for one in agreed.left_out],
+        },
+        question=f"Change {poolers_changed}?",
+        carry_out=lambda progress: poolers.apply(plan, progress),
+        done=lambda _: f"done: {poolers_changed}, map version {agreed.version}",
+        left_out=agreed.left_out,
+    )
+
+
+def _choose(topology: Topology, names: list[str] | None) -> list[Pooler]:
+    """Return the chosen poolers; report a topology without poolers."""
+    from shardctl.provision import poolers
+
+    if not topology.poolers:
+        say("the topology has no poolers")
+    return poolers.chosen(topology, names or [])
+
+
+def _expected(ctx: Context, names: list[str] | None) -> tuple[Topology, list[Pooler], int]:
+    """Return the chosen poolers and the version of the map; name nodes that cannot be read."""
+    from shardctl.provision import maps
+    from shardctl.state import lock
+
+    topology = load_topology(ctx)
+    chosen = _choose(topology, names)
+    agreed = maps.agreed(topology, purpose=lock.purpose("pgbouncer"), strict=False)
+    for one in agreed.left_out:
+        say(f"note: {one.message}")
+    return topology, chosen, agreed.version
+
+
+def _print_diffs(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        where = f"pooler {one['name']}: {one['file']}"
+        if one["state"] == "same":
+            say(f"{where} is up to date")
+        else:
+            say(f"{where}: {one['state']}")
+            print(one["diff"], end="")

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from shardctl.cli import moving, picture
-from shardctl.cli.command import App, Changing, Command, made, run_change
-from shardctl.cli.context import Settings, load_topology
-from shardctl.cli.options import SAMPLE, Duration, Report, ReportOption, duration_option
+from shardctl.cli.command import App, Changing, Command, Context, load_topology, made, run_change
+from shardctl.cli.options import SAMPLE, Duration, ReportOption, duration_option
 from shardctl.cli.output import emit, plural, print_line, print_table, say
 from shardctl.errors import Refused, ShardctlError, UsageError
 from shardctl.topology import ranges
@@ -35,29 +33,12 @@ MOVES = ("source", "target", "shards", "", "size", "takes")
 PARTS = ("move", "state", "source", "target", "shards", "")
 
 
-class By(StrEnum):
-    """What is balanced."""
-
-    SIZE = "size"
-    TPS = "tps"
-    COUNT = "count"
-
-
-class Percent(float):
-    """A part of 1 that prints as a percentage."""
-
-    def __str__(self) -> str:
-        return f"{float(self):.0%}"
-
-
-def _percent(value: object) -> Percent:
+def _percent(value: str) -> float:
     """Read `5%`; raises typer.BadParameter."""
-    if isinstance(value, Percent):  # the option's default
-        return value
-    text = str(value).removesuffix("%")
+    text = value.removesuffix("%")
     if not (text.isdecimal() and text.isascii() and 0 < int(text) < 100):
         raise typer.BadParameter(f"{value!r} is not a percentage from 1% to 99%")
-    return Percent(int(text) / 100)
+    return int(text) / 100
 
 
 def _weight(value: str) -> tuple[str, float]:
@@ -74,7 +55,6 @@ def _weight(value: str) -> tuple[str, float]:
     return node, weight
 
 
-_THRESHOLD = Percent(0.05)
 _LIGHTEST, _HEAVIEST = 0.001, 1000
 """The weights beside 0: among these, no share is too small for a number."""
 
@@ -82,23 +62,23 @@ _LIGHTEST, _HEAVIEST = 0.001, 1000
 def _of_plans(
     *,
     by: Annotated[
-        By,
+        Literal["size", "tps", "count"],
         typer.Option(
             help="Balance bytes, rows written and scans a second, or the number of shards."
         ),
-    ] = By.SIZE,
+    ] = "size",
     threshold: Annotated[
-        Percent,
+        Any,  # its default is read, too
         typer.Option(
-            metavar="PERCENT",
+            metavar="<percent>",
             parser=_percent,
             help="The largest accepted distance between a node and its share.",
         ),
-    ] = _THRESHOLD,
+    ] = "5%",
     node_weight: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NODE=NUMBER",
+            metavar="<node=number>",
             parser=_weight,
             help="The share of a node beside that of other nodes, which have 1; 0 empties it. Can "
             "be repeated.",
@@ -132,12 +112,13 @@ class Draining(Applying):
 
 @app.command("plan", cls=Planning)
 def make_plan(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plan into a file, too, as JSON.")
+        Path | None,
+        typer.Option(metavar="<file>", help="Write the plan into a file, too, as JSON."),
     ] = None,
-    output: ReportOption = Report.table,
+    output: ReportOption = "table",
 ) -> None:
     """Plan moves after which every node has about its share; change nothing.
 
@@ -147,21 +128,22 @@ def make_plan(
     found = planned(ctx, load_topology(ctx))
     if out is not None:
         write(out, found)
-    if output is Report.table:
+    if output == "table":
         show_nodes(found)
     emit(output, MOVES, move_rows(found), found.as_json())
     for note in notes(found):
         say(f"note: {note}")
-    if output is Report.table:
+    if output == "table":
         print_line(summary(found))
 
 
 @app.command(cls=Applying)
 def apply(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Carry out a plan that `--out` has written.")
+        Path | None,
+        typer.Option(metavar="<file>", help="Carry out a plan that `--out` has written."),
     ] = None,
     parallel: Annotated[
         int,
@@ -194,12 +176,12 @@ def apply(
 
 
 @app.command()
-def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+def status(ctx: Context, *, output: ReportOption = "table") -> None:
     """Show the moves of the newest rebalance, from any terminal."""
     _, group = _newest(ctx)
     emit(output, PARTS, part_rows(group.parts), group.as_json())
     done = sum(part.state in ("done", "unconfirmed") for part in group.parts)
-    if output is Report.table:
+    if output == "table":
         print_line(
             f"rebalance {group.id}: {done:,} of {plural(len(group.parts), 'move')} finished"
             + ("; `shardctl rebalance resume` carries out the rest" * (done < len(group.parts)))
@@ -207,21 +189,17 @@ def status(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
 
 
 @app.command(cls=Changing)
-def pause(ctx: typer.Context) -> None:
+def pause(ctx: Context) -> None:
     """Let the newest rebalance stop before its next move; what runs goes on to its end."""
     from shardctl.fleet import group as groups
 
     topology, group = _newest(ctx)
-    left = group.left(topology)
-    run_change(
+    _change(
         ctx,
-        pending=left,
-        header=PARTS,
-        rows=part_rows(left),
-        plan=group.as_json(),
+        group,
+        group.left(topology),
         question=f"Pause rebalance {group.id} before its next move?",
         carry_out=lambda _: groups.record(topology, group, groups.PAUSE),
-        nothing=f"rebalance {group.id} is finished",
         done=lambda _: (
             f"rebalance {group.id} stops before its next move; `shardctl rebalance resume` goes on"
         ),
@@ -229,7 +207,7 @@ def pause(ctx: typer.Context) -> None:
 
 
 @app.command(cls=Changing)
-def resume(ctx: typer.Context) -> None:
+def resume(ctx: Context) -> None:
     """Go on with the newest rebalance: resume its unfinished moves, and carry out the rest."""
     from shardctl.fleet import group as groups
     from shardctl.moves import service
@@ -239,23 +217,33 @@ def resume(ctx: typer.Context) -> None:
         service.require_resumable(topology, entry, service.Given())
     groups.check_first(topology, group, groups.options_of(group))
     left = group.left(topology)
+    _change(
+        ctx,
+        group,
+        left,
+        question=f"Go on with rebalance {group.id}: {plural(len(left), 'move')}?",
+        carry_out=lambda progress: _run(
+            ctx, topology, group, groups.begin_again(topology, group), progress
+        ),
+        result=lambda now: now.as_json(),
+        done=ending,
+    )
+
+
+def _change(ctx: Context, group: Group, left: Sequence[Part], **given: Any) -> None:
+    """Show what is left of a rebalance, ask, and change it."""
     run_change(
         ctx,
         pending=left,
         header=PARTS,
         rows=part_rows(left),
         plan=group.as_json(),
-        question=f"Go on with rebalance {group.id}: {plural(len(left), 'move')}?",
-        carry_out=lambda progress: _run(
-            ctx, topology, group, groups.begin_again(topology, group), progress
-        ),
-        result=lambda now: now.as_json(),
         nothing=f"rebalance {group.id} is finished",
-        done=ending,
+        **given,
     )
 
 
-def _newest(ctx: typer.Context) -> tuple[Topology, Group]:
+def _newest(ctx: Context) -> tuple[Topology, Group]:
     """Read the newest rebalance; raises no_rebalance_yet."""
     from shardctl.fleet.group import Group
 
@@ -263,7 +251,7 @@ def _newest(ctx: typer.Context) -> tuple[Topology, Group]:
     return topology, Group.newest(moving.read(topology))
 
 
-def planned(ctx: typer.Context, topology: Topology, *emptied: str) -> Plan:
+def planned(ctx: Context, topology: Topology, *emptied: str) -> Plan:
     """Plan moves by the options of the command line; raises UsageError and what `plan` raises."""
     from shardctl.fleet import rebalance
     from shardctl.state import lock
@@ -275,7 +263,7 @@ def planned(ctx: typer.Context, topology: Topology, *emptied: str) -> Plan:
 
 
 def carry_out(
-    ctx: typer.Context,
+    ctx: Context,
     topology: Topology,
     found: Plan,
     *,
@@ -291,8 +279,7 @@ def carry_out(
     options = moving.options_of(ctx.obj, topology)
     group = groups.Group.of(found, parallel)
     groups.check_first(topology, group, options)
-    settings: Settings = ctx.obj
-    if not settings.json:
+    if not ctx.obj.json:
         show_nodes(found)
 
     shards = sum(len(move.shards) for move in found.moves)
@@ -313,14 +300,13 @@ def carry_out(
 
 
 def _run(
-    ctx: typer.Context, topology: Topology, group: Group, options: Options, progress: Progress
+    ctx: Context, topology: Topology, group: Group, options: Options, progress: Progress
 ) -> Group:
     """Carry out the moves of a group that are left."""
     from shardctl.fleet import group as groups
 
-    settings: Settings = ctx.obj
     work = groups.Work(progress, say)
-    return groups.run(topology, group, options, work, partial(_apart, verbose=settings.verbose))
+    return groups.run(topology, group, options, work, partial(_apart, verbose=ctx.obj.verbose))
 
 
 @contextmanager
@@ -357,28 +343,24 @@ def write(path: Path, found: Plan) -> None:
 
 def show_nodes(found: Plan) -> None:
     """Print each node now and after the moves."""
-    header = ["node", "weight", "shards", "size", "share"]
-    if found.by == "tps":
-        header[4:4] = ["tps"]
+    header = ("node", "weight", "shards", "size", "share")
     print_table(header, [_node_row(node, found) for node in found.nodes])
 
 
-def _node_row(node: NodeShare, found: Plan) -> list[str]:
+def _node_row(node: NodeShare, found: Plan) -> tuple[str, ...]:
     came = sum(len(move.shards) for move in found.moves if move.target == node.name)
     left = sum(len(move.shards) for move in found.moves if move.source == node.name)
-    count = len(node.shards)
-    row = [
+    count, share = len(node.shards), "-"
+    if node.share:
+        parts = node.load / node.share, node.load_after / node.share
+        share = _now_and_after(*(f"{part:.0%}" for part in parts))
+    return (
         node.name,
         "-" if node.weight is None else f"{node.weight:g}",
         _now_and_after(f"{count:,}", f"{count + came - left:,}"),
         _now_and_after(picture.size(node.size_bytes), picture.size(node.size_bytes_after)),
-    ]
-    if found.by == "tps":
-        row.append(_now_and_after(f"{node.load:,.1f}", f"{node.load_after:,.1f}"))
-    if node.share:
-        before, after = node.load / node.share, node.load_after / node.share
-        return [*row, _now_and_after(f"{before:.0%}", f"{after:.0%}")]
-    return [*row, "-"]
+        share,
+    )
 
 
 def _now_and_after(now: str, after: str) -> str:
@@ -436,6 +418,6 @@ def summary(found: Plan) -> str:
     )
 
 
-def _given(ctx: typer.Context, name: str) -> bool:
+def _given(ctx: Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

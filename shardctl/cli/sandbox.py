@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from shardctl.cli import log, picture
-from shardctl.cli.command import App, HereChanging
-from shardctl.cli.context import Settings, load_topology, topology_file
-from shardctl.cli.options import Duration, Report, ReportOption, duration_option
+from shardctl.cli.command import App, Context, HereChanging, load_topology
+from shardctl.cli.options import Duration, ReportOption, duration_option, topology_file
 from shardctl.cli.output import confirm, emit, plural, print_json, print_line, print_table, say
 from shardctl.cli.progress import bars
 from shardctl.errors import UsageError
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shardctl.sandbox.poolers import PoolerState
-    from shardctl.sandbox.servers import Down, State, Up
+    from shardctl.sandbox.servers import Down, State
     from shardctl.topology.model import Node, Pooler, ShardId, Topology
     from shardctl.traffic.report import Report as Found
-    from shardctl.traffic.report import Spread
-
-    Shown = tuple[Any, ...]
 
 
 app = App()
 
-FORESEEN = {
-    "make": "would be created and started",
-    "start": "would be started",
-    "reload": "is up; would reload its settings",
-    "up": "is up",
-}
-DID = {"started": "started", "up": "was up", "reloaded": "was up; settings reloaded"}
+Aliases = Literal["shard", "node", "direct", "router"]
+_ADDRESS = ("host", "port")
 
 
 @app.command()
 def new(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     shards: Annotated[int, typer.Option(min=1, max=8192, help="How many shards.")],
     nodes: Annotated[int, typer.Option(min=1, help="How many nodes own them.")],
@@ -60,7 +50,7 @@ def new(
 
 
 @app.command(cls=HereChanging)
-def up(ctx: typer.Context) -> None:
+def up(ctx: Context) -> None:
     """Start a server for every node that owns shards, and every pooler; skips running ones.
 
     Also starts other nodes that have data: members without shards, and the target of an unfinished
@@ -69,33 +59,34 @@ def up(ctx: typer.Context) -> None:
     """
     from shardctl.sandbox import poolers, servers
 
-    settings: Settings = ctx.obj
     topology = load_topology(ctx)
     if topology.poolers and not poolers.program():
         say(f"note: {poolers.WITHOUT} poolers")
-    if settings.dry_run:
-        plan = servers.foresee(topology)
-        pooled = poolers.foresee(topology)
-        settings.pending = any(does != "up" for _, does in (*plan, *pooled))
-        _print(
-            ctx,
-            topology,
-            ("address", "plan"),
-            (_at(node, FORESEEN[does], plan=does) for node, does in plan),
-            (_at(pooler, FORESEEN[does], plan=does) for pooler, does in pooled),
-        )
+    if ctx.obj.dry_run:
+        plan = [_at(node, plan=does) for node, does in servers.foresee(topology)]
+        pooled = [_at(pooler, plan=does) for pooler, does in poolers.foresee(topology)]
+        ctx.obj.pending = any(one["plan"] != "up" for one in (*plan, *pooled))
+        _print(ctx, topology, (*_ADDRESS, "plan"), plan, pooled)
         return
     topology = servers.protected(topology)
     with bars() as progress:
         found = servers.up(topology, progress)
         offering = poolers.up(topology, progress)
-    offered = (_at(pooler, DID[did], did=did) for pooler, did in offering)
-    _print(ctx, topology, ("address", "result"), map(_up, found), offered)
+    for one in found:
+        if one.waiting:
+            say(f"note: node {one.node.name}: restart needed for: {', '.join(one.waiting)}")
+    _print(
+        ctx,
+        topology,
+        (*_ADDRESS, "did"),
+        [_at(o.node, did=o.did, made=o.made, waiting=list(o.waiting)) for o in found],
+        [_at(pooler, did=did) for pooler, did in offering],
+    )
 
 
 @app.command(cls=HereChanging)
 def down(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     delete: Annotated[
         bool, typer.Option(help="Also remove the data that `sandbox up` created.")
@@ -104,34 +95,36 @@ def down(
     """Stop the poolers and the servers of all nodes, including nodes without shards."""
     from shardctl.sandbox import poolers, servers
 
-    settings: Settings = ctx.obj
     topology = load_topology(ctx)
     seen = servers.status(topology)
     ours = [str(one.node.data_directory) for one in seen if delete and one.ours]
     for path in ours:
-        say(f"{'would be' if settings.dry_run else 'to be'} removed: {path}")
-    if settings.dry_run:
+        say(f"{'would be' if ctx.obj.dry_run else 'to be'} removed: {path}")
+    if ctx.obj.dry_run:
         pooled = poolers.status(topology)
         pids = [*(one.pid for one in seen), *(one.pid for one in pooled)]
-        settings.pending = bool(ours) or any(pids)
+        ctx.obj.pending = bool(ours) or any(pids)
         _print_states(ctx, topology, seen, pooled)
         return
     if delete:
-        confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=settings.yes)
+        confirm(f"Stop the servers and remove {len(ours)} data directories?", yes=ctx.obj.yes)
     with bars() as progress:
         try:
             ended = poolers.down(topology, progress, delete=delete)
         finally:  # a pooler that does not stop must not keep the nodes running
             found = servers.down(topology, progress, delete=delete)
-    nodes = (_down(one, "directory") for one in found)
-    _print(ctx, topology, ("result", "data"), nodes, (_down(one, "file") for one in ended))
+    for one in (*found, *ended):
+        if one.left:
+            say(f"note: {one.server.name}: left {one.left[0]}: {one.left[1]}")
+    nodes = [_down(one, "directory") for one in found]
+    _print(ctx, topology, ("did",), nodes, [_down(one, "file") for one in ended])
 
 
 @app.command()
 def status(
-    ctx: typer.Context,
+    ctx: Context,
     *,
-    output: ReportOption = Report.table,  # noqa: ARG001  # the settings have it
+    output: ReportOption = "table",  # noqa: ARG001  # the settings have it
 ) -> None:
     """Show which servers run, and where their data is."""
     from shardctl.sandbox import poolers, servers
@@ -141,67 +134,56 @@ def status(
 
 
 def _print(
-    ctx: typer.Context,
+    ctx: Context,
     topology: Topology,
-    header: tuple[str, ...],
-    nodes: Iterable[Shown],
-    poolers: Iterable[Shown],
+    columns: Sequence[str],
+    nodes: Sequence[Mapping[str, Any]],
+    poolers: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Print what there is of each server as JSON, or the cells of its row."""
-    settings: Settings = ctx.obj
-    found = {"nodes": [*nodes], "poolers": [*poolers]}
-    value = {kind: [one for one, *_ in shown] for kind, shown in found.items()}
-    rows = [(one["name"], *cells) for shown in found.values() for one, *cells in shown]
-    emit(settings.output, ("server", *header), rows, {"cluster": topology.cluster, **value})
+    """Print these columns of each server, or all that there is as JSON."""
+    names = ("name", *columns)
+    rows = [[str(one.get(name) or "") for name in names] for one in (*nodes, *poolers)]
+    found = {"cluster": topology.cluster, "nodes": nodes, "poolers": poolers}
+    emit(ctx.obj.output, ("server", *columns), rows, found)
 
 
 def _print_states(
-    ctx: typer.Context, topology: Topology, nodes: Iterable[State], poolers: Iterable[PoolerState]
+    ctx: Context, topology: Topology, nodes: Iterable[State], poolers: Iterable[PoolerState]
 ) -> None:
     """Print which servers run; the port is the one on which a node listens."""
-    header = ("address", "state", "version", "pid", "data directory")
-    _print(ctx, topology, header, map(_node_state, nodes), map(_pooler_state, poolers))
+    _print(
+        ctx,
+        topology,
+        (*_ADDRESS, "state", "major", "pid", "data_directory"),
+        [
+            _at(
+                replace(one.node, port=one.port or one.node.port),
+                state=one.state,
+                major=one.major,
+                pid=one.pid,
+                data_directory=str(one.node.data_directory),
+                made_by_sandbox=one.ours,
+            )
+            for one in nodes
+        ],
+        [
+            _at(one.pooler, state=one.state, pid=one.pid, config=str(one.pooler.config))
+            for one in poolers
+        ],
+    )
 
 
-def _at(one: Node | Pooler, cell: str, **value: object) -> Shown:
-    return {"name": one.name, "host": one.host, "port": one.port, **value}, _address(one), cell
+def _at(one: Node | Pooler, **value: object) -> dict[str, Any]:
+    return {"name": one.name, "host": one.host, "port": one.port, **value}
 
 
-def _address(one: Node | Pooler) -> str:
-    return f"{one.host}:{one.port}"
-
-
-def _up(one: Up) -> Shown:
-    needed = f"; restart needed for: {', '.join(one.waiting)}" if one.waiting else ""
-    cell = DID[one.did] + needed
-    return _at(one.node, cell, did=one.did, made=one.made, waiting=list(one.waiting))
-
-
-def _down(one: Down, kind: str) -> Shown:
-    value = {
+def _down(one: Down, kind: str) -> dict[str, Any]:
+    return {
         "name": one.server.name,
         "did": "stopped" if one.was_up else "down",
         "deleted": [str(path) for path in one.deleted],
         "left": {kind: str(one.left[0]), "reason": one.left[1]} if one.left else None,
     }
-    data = "removed" if one.deleted else ""
-    if one.left:
-        data = f"left: {one.left[0]}: {one.left[1]}"
-    return value, "stopped" if one.was_up else "was down", data
-
-
-def _node_state(one: State) -> Shown:
-    node = replace(one.node, port=one.port or one.node.port)
-    data, pid = str(node.data_directory), one.pid
-    value = {"major": one.major, "pid": pid, "data_directory": data, "made_by_sandbox": one.ours}
-    shown = _at(node, one.state, state=one.state, **value)
-    return *shown, one.major or "", str(pid or ""), data
-
-
-def _pooler_state(one: PoolerState) -> Shown:
-    config = str(one.pooler.config)
-    shown = _at(one.pooler, one.state, state=one.state, pid=one.pid, config=config)
-    return *shown, "", str(one.pid or ""), config
 
 
 _CLIENTS = 8
@@ -209,18 +191,9 @@ _LOGINS = 100
 _SECONDS = Duration(seconds=30)
 
 
-class Aliases(StrEnum):
-    """The aliases that the load uses."""
-
-    shard = "shard"
-    node = "node"
-    direct = "direct"
-    router = "router"
-
-
 @app.command(cls=HereChanging)
 def traffic(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     clients: Annotated[
         int | None, typer.Option(min=1, max=256, help="How many clients; 8 unless --connect.")
@@ -247,7 +220,7 @@ def traffic(
         typer.Option(
             help="Connect by aliases of shards or of nodes, directly, or with shardctl.router."
         ),
-    ] = Aliases.shard,
+    ] = "shard",
     shards: Annotated[
         str | None, typer.Option(help="Only these shards, for example 0-3,17.")
     ] = None,
@@ -276,20 +249,19 @@ def traffic(
     for unfit, why in (
         (logins is not None and not connect, "--logins works only with --connect"),
         (rate is not None and connect and clients is None, "--rate works only with clients"),
-        (connect and aliases is Aliases.router, "--connect does not work with shardctl.router"),
+        (connect and aliases == "router", "--connect does not work with shardctl.router"),
     ):
         if unfit:
             raise UsageError(why, hint="run `shardctl sandbox traffic --help`")
     chosen = None if shards is None else routes.listed(topology, shards)
-    settings: Settings = ctx.obj
-    settings.pending = True
-    if settings.dry_run:
-        _foresee(topology, aliases, chosen, settings)
+    ctx.obj.pending = True
+    if ctx.obj.dry_run:
+        _foresee(topology, aliases, chosen, ctx.obj.output)
         return
     loading = Load(
         topology,
         clients=clients if clients is not None else 0 if connect else _CLIENTS,
-        aliases=aliases.value,
+        aliases=aliases,
         seconds=seconds.total_seconds(),
         rate=rate,
         logins=(logins or _LOGINS) if connect else None,
@@ -299,7 +271,7 @@ def traffic(
     with loading as load:
         try:
             for second in load.watch():
-                say(f"{time.strftime('%H:%M:%S')}  {line(second)}")
+                say(f"{time.strftime('%H:%M:%S')}  {_text(asdict(second))}")
             load.stop()
         except KeyboardInterrupt:
             say("interrupted: stopping the load, then checking its rows")
@@ -308,7 +280,7 @@ def traffic(
         say(f"kept table {TABLE} in every shard; the next load empties it")
     elif load.left:
         say(f"note: {', '.join(load.left)}: unreachable: table {TABLE} may still exist there")
-    if settings.json:
+    if ctx.obj.json:
         print_json({"format": 1, "cluster": topology.cluster, **found.as_json()})
     else:
         show(found)
@@ -317,43 +289,28 @@ def traffic(
 
 
 def _foresee(
-    topology: Topology, aliases: Aliases, chosen: Sequence[ShardId] | None, settings: Settings
+    topology: Topology, aliases: Aliases, chosen: Sequence[ShardId] | None, output: str | None
 ) -> None:
     """Run every check of the real run, and print what it would do."""
     from shardctl.traffic import table
     from shardctl.traffic.client_routes import TABLE
     from shardctl.traffic.load import plan
 
-    fleet, route = plan(topology, aliases.value, chosen)
+    fleet, route = plan(topology, aliases, chosen)
     with table.alone(topology, [name for name in topology.nodes if fleet.holding(name)]):
         pass
     shards = sorted(fleet.owners if chosen is None else chosen)
     poolers = [pooler.name for pooler in route.poolers]
     found = {"table": TABLE, "shards": shards, "aliases": aliases, "poolers": poolers}
-    through = f"through {', '.join(poolers)}" if poolers else _THROUGH[aliases]
-    row = (TABLE, picture.shorten(ranges.of(shards)), through)
-    emit(
-        settings.output, ("table", "shards", "load"), [row], {"cluster": topology.cluster, **found}
-    )
-
-
-def line(second: Spread) -> str:
-    """Write the line of one second.
-
-    >>> from shardctl.traffic.report import Spread
-    >>> line(Spread(1234, 0, 0.812, 3.1, 12.25))
-    ' 1,234 operations  p50   0.8 ms  p99   3.1 ms  max  12.2 ms  errors 0'
-    """
-    return (
-        f"{second.operations:>6,} operations  "
-        f"p50 {_ms(second.p50_ms):>8}  p99 {_ms(second.p99_ms):>8}  "
-        f"max {_ms(second.longest_ms):>8}  errors {second.errors:,}"
-    )
+    row = (TABLE, picture.shorten(ranges.of(shards)), ", ".join(poolers) or aliases)
+    emit(output, ("table", "shards", "through"), [row], {"cluster": topology.cluster, **found})
 
 
 def show(found: Found) -> None:
-    """Print the results of the load: a summary, errors, wrong rows."""
-    print_table(("load", ""), _summary(found))
+    """Print the results of the load: figures by their names in JSON, errors, wrong rows."""
+    figures = found.as_json().items()
+    shown = [(k.replace("_", " "), _text(v)) for k, v in figures if v and k not in _APART]
+    print_table(("load", ""), shown)
     if found.failures:
         print_table(
             ("SQLSTATE", "errors", "first at", "first message"),
@@ -364,40 +321,15 @@ def show(found: Found) -> None:
     print(_verdict(found))
 
 
-def _summary(found: Found) -> list[tuple[str, str]]:
-    overall = found.latencies.overall
-    per_second = overall.operations / found.elapsed_s if found.elapsed_s else 0
-    updates = f"{found.acknowledged_updates:,} updates"
-    delayed = f"(this process was delayed {_ms(found.held_up_ms)})"
-    rows = [
-        ("clients", f"{found.clients or 'none'}, {_THROUGH[found.aliases]}"),
-        ("operations", f"{overall.operations:,} in {found.elapsed_s:.1f} s, {per_second:,.0f}/s"),
-        ("acknowledged", f"{found.acknowledged_inserts:,} inserts, {updates}"),
-        ("p50, p99", f"{_ms(overall.p50_ms)}, {_ms(overall.p99_ms)}"),
-        ("longest", f"{_ms(overall.longest_ms)} {delayed}"),
-    ]
-    if found.logins is not None:
-        longest = found.logins.latencies.overall.longest_ms
-        late = f"started up to {_ms(found.logins.late_ms)} late"
-        rows.append(("logins", f"{found.logins.per_s:g}/s, longest {_ms(longest)} ({late})"))
-    if found.moved:
-        rows += [
-            ("moved shards", picture.shorten(ranges.of(found.moved))),
-            ("longest on these", _ms(found.latencies.longest_ms(moved=True))),
-            ("longest elsewhere", _ms(found.latencies.longest_ms(moved=False))),
-        ]
-    if found.fenced:
-        rows.append(("fence errors", f"{found.fenced:,}, then done by the new owner"))
-    rows += [(f"node {name}", f"not checked: {why}") for name, why in found.unseen.items()]
-    return rows
+_APART = ("ok", "errors", "examples", "seconds", "shards")
 
 
-_THROUGH = {
-    "shard": "by aliases of shards",
-    "node": "by aliases of nodes",
-    "direct": "directly on the nodes",
-    "router": "with shardctl.router",
-}
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return picture.shorten(ranges.of(value))
+    return f"{value:,}" if isinstance(value, int | float) else str(value or "-")
 
 
 def _verdict(found: Found) -> str:
@@ -410,16 +342,12 @@ def _verdict(found: Found) -> str:
     return ", ".join(faults) if faults else f"all is well: {rows} found, each once"
 
 
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f} ms"
-
-
 demo_app = App()
 
 
 @demo_app.command()
 def demo(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     keep: Annotated[
         bool, typer.Option(help="Keep the servers running, and show how to connect.")
@@ -436,21 +364,16 @@ def demo(
     from shardctl.demo import tour
     from shardctl.sandbox import poolers
 
-    settings: Settings = ctx.obj
-    log.open_log(verbose=settings.verbose)
+    log.open_log(verbose=ctx.obj.verbose)
     if not poolers.program():
         say(f"note: {poolers.WITHOUT} it")
     with tour.fleet(keep=keep) as topology:
         print_table(("step", "result", "seconds"), tour.run(topology))
         print("\nshardctl status", flush=True)
         tour.show(topology, "status", "--sample", "0")
-    if keep:
-        _show_how_to_connect(topology)
-    else:
+    if not keep:
         say("stopped the servers and removed their directory; run it with --keep to keep them")
-
-
-def _show_how_to_connect(topology: Topology) -> None:
+        return
     say(f"""
 The servers are running. Try:
   export SHARDCTL_TOPOLOGY={topology.path}

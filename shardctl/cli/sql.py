@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
 import time
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shardctl import inputs
-from shardctl.cli import picture
-from shardctl.cli.command import App, Changing
-from shardctl.cli.context import Settings, load_topology
-from shardctl.cli.options import MS, Duration, JobsOption, Listing, ListingOption, duration_option
+from shardctl.cli.command import App, Changing, Context, load_topology
+from shardctl.cli.options import MS, Duration, JobsOption, ListingOption, duration_option
 from shardctl.cli.output import (
     confirm,
     emit,
@@ -47,16 +41,17 @@ app = App()
 
 @app.command(cls=Changing)
 def sql(
-    ctx: typer.Context,
+    ctx: Context,
     statement: Annotated[
         str | None, typer.Argument(help="One statement, or several separated by `;`.")
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read statements from a file; - is stdin.")
+        typer.FileBinaryRead | None,
+        typer.Option(metavar="<file>", help="Read statements from a file; - is stdin."),
     ] = None,
     shards: Annotated[
-        str | None, typer.Option(metavar="LIST", help="For example 2-3,17; all by default.")
+        str | None, typer.Option(metavar="<list>", help="For example 2-3,17; all by default.")
     ] = None,
     nodes: Annotated[
         bool, typer.Option(help="Run once on every node instead, in the database.")
@@ -66,7 +61,7 @@ def sql(
         Duration | None, duration_option("Limit each statement, for example 30s.", least=MS)
     ] = None,
     jobs: JobsOption = 4,
-    output: ListingOption = Listing.table,
+    output: ListingOption = "table",
 ) -> None:
     """Run a statement in every shard, or on every node, in parallel, and join the rows.
 
@@ -78,7 +73,7 @@ def sql(
     from shardctl.state import lock
 
     text = _text(statement, file)
-    settings: Settings = ctx.obj
+    settings = ctx.obj
     settings.changes = False  # its output is its result: it ends when its reader does
     settings.lock_wait = settings.lock_wait if write else None
     topology = load_topology(ctx)
@@ -107,19 +102,15 @@ def sql(
         raise together(problems)
 
 
-def _text(statement: str | None, file: Path | None) -> str:
+def _text(statement: str | None, file: typer.FileBinaryRead | None) -> str:
     if (statement is None) == (file is None):
         raise UsageError("no statement given", hint="give STATEMENT or --file FILE")
     if file is None:
         return statement or ""
     try:
-        if str(file) == "-":
-            return inputs.whole(sys.stdin.buffer, inputs.MOST_SQL).decode("utf-8-sig")
-        with file.open("rb") as opened:  # a pipe such as <(COMMAND), too
-            return inputs.whole(opened, inputs.MOST_SQL).decode("utf-8-sig")
+        return inputs.whole(file, inputs.MOST_SQL).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{file}: {reason}", hint="give a readable SQL file in UTF-8") from error
+        raise UsageError(f"--file: {error}", hint="give a readable SQL file in UTF-8") from error
 
 
 def _shards(topology: Topology, text: str | None, *, nodes: bool) -> list[ShardId] | None:
@@ -148,22 +139,20 @@ def _interrupted(run: Run) -> Interrupted:
     )
 
 
-def show_plan(plan: Plan, output: Listing) -> None:
+def show_plan(plan: Plan, output: str) -> None:
     """Print where the statement would run."""
     found = plan.places.by_node().items()
     shards = {node: [p.shard for p in places if p.shard is not None] for node, places in found}
     rows = [
         (node, f"{len(own):,}: {ranges.of(own)}" if own else "") for node, own in shards.items()
     ]
-    if output is Listing.table:
-        rows = [(node, picture.shorten(which)) for node, which in rows]
     nodes = [{"node": node, "shards": own} for node, own in shards.items()]
     emit(output, ("node", "shards"), rows, {"write": plan.write, "nodes": nodes})
     for place, error in plan.places.left_out:
         say(f"{folding.where([place])}: {error.message}")
 
 
-def show(run: Run, output: Listing) -> tuple[int, list[ShardctlError]]:
+def show(run: Run, output: str) -> tuple[int, list[ShardctlError]]:
     """Run it and print the results, rows as they arrive but for tables.
 
     Give the number of printed rows, and the errors to end with.
@@ -172,17 +161,19 @@ def show(run: Run, output: Listing) -> tuple[int, list[ShardctlError]]:
     warnings: dict[str, list[Place]] = {}
     first: Columns = ()
     differing: dict[Columns, list[Place]] = {}
+    # Rows may appear on the terminal that would show progress, or in a pager there.
+    shown = bars() if output == "table" else nullcontext(run.progress)
     # If the reader closes the pipe, the run is ended.
-    with _progress(run, output), closing(run.events()) as events:
+    with shown as run.progress, closing(run.events()) as events:
         for event in events:
             if isinstance(event, Warned):
                 warnings.setdefault(event.message, []).append(event.place)
-            elif output is Listing.json:
+            elif output == "json":
                 print_json(folding.as_json(event))
                 count += 0 if isinstance(event, Failure) else len(event.rows)
             elif isinstance(event, Failure):
                 continue  # the run has it
-            elif output is Listing.table or not event.columns:
+            elif output == "table" or not event.columns:
                 folded.add(event)
             elif first and _titles(event.columns) != _titles(first):
                 differing.setdefault(event.columns, []).append(event.place)
@@ -190,10 +181,10 @@ def show(run: Run, output: Listing) -> tuple[int, list[ShardctlError]]:
                 _print_rows(event, output, header=not first)
                 first = event.columns
                 count += len(event.rows)
-    if output is Listing.table:
+    if output == "table":
         count = _tables(run, folded)
     for (_, command), places in sorted(folded.commands.items(), key=lambda one: one[0]):
-        (print_line if output is Listing.table else say)(f"{command}: {folding.where(places)}")
+        (print_line if output == "table" else say)(f"{command}: {folding.where(places)}")
     for message, places in warnings.items():
         say(f"note: {folding.where(list(dict.fromkeys(places)))}: {message}")
     return count, [*_skipped(first, differing), *folding.errors(run)]
@@ -209,21 +200,10 @@ def _skipped(first: Columns, differing: dict[Columns, list[Place]]) -> Iterator[
         )
 
 
-@contextmanager
-def _progress(run: Run, output: Listing) -> Iterator[None]:
-    """Show progress, unless rows appear on the same terminal, or in a pager there."""
-    streams = output is not Listing.table
-    if streams and sys.stderr.isatty() and not stat.S_ISREG(os.fstat(1).st_mode):
-        yield
-        return
-    with bars() as run.progress:
-        yield
-
-
-def _print_rows(answer: Answer, output: Listing, *, header: bool) -> None:
+def _print_rows(answer: Answer, output: str, *, header: bool) -> None:
     """Print rows as TSV or CSV, which has a header."""
     place = _label(answer.place)
-    if output is Listing.tsv:
+    if output == "tsv":
         print_tsv((place, *row) for row in answer.rows)
         return
     if header:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC
-from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from shardctl.cli import moving, picture
 from shardctl.cli import progress as watching
-from shardctl.cli.command import App
-from shardctl.cli.context import load_topology
+from shardctl.cli.command import App, Context, load_topology
 from shardctl.cli.options import (
     SAMPLE,
-    Listing,
     ListingOption,
     OfNodeOption,
-    Report,
     ReportOption,
     SampleOption,
     WatchOption,
 )
-from shardctl.cli.output import draw, emit, print_json, say, width
-from shardctl.cli.tables import fit, paragraph
+from shardctl.cli.output import draw, emit, fit, paragraph, print_json, say, width
 from shardctl.meter import listed
 from shardctl.topology import ranges
 
@@ -42,13 +37,13 @@ app = App()
 
 @app.command()
 def status(
-    ctx: typer.Context,
+    ctx: Context,
     *,
-    output: ReportOption = Report.table,
+    output: ReportOption = "table",
     watch: WatchOption = None,
     sample: SampleOption = SAMPLE,
 ) -> None:
-    """Show the fleet: nodes, replication, poolers, moves, and a picture of the shards' sizes.
+    """Show the fleet: nodes, replication, poolers, moves, and the sizes of shards.
 
     Changes nothing. Lists unreachable nodes and poolers; exit code 1 if a node with shards is one
     of them. With --watch it repeats until Ctrl-C, with exit code 0.
@@ -74,28 +69,24 @@ def status(
             say(f"shardctl: {error}; using the previous topology")
         return observe(topology, sample_s=sample.total_seconds(), progress=Silent()), True
 
-    seconds = watch.total_seconds()
-    watching.watch(seconds, look, partial(_drawn, seconds), partial(_print, output), output)
+    def drawn(found: Status, width: int) -> str:
+        return "\n".join([_text(found, width), "", *unreached(found)])
+
+    watching.watch(watch.total_seconds(), look, drawn, partial(_print, output), output)
 
 
-def _drawn(seconds: float, found: Status, width: int) -> str:
-    """Draw all that there is to see."""
-    head, *rest = _parts(found, width)
-    head += f"  (every {seconds:g} s; Ctrl-C ends)"
-    return "\n".join([head, *rest, "", *unreached(found)])
+def _text(found: Status, width: int) -> str:
+    """Give the title, the tables, and what is read-only or retired."""
+    lines = (paragraph(line, width) for line in kept(found))
+    return "\n".join([title(found), *tables(found, width), *lines])
 
 
-def _parts(found: Status, width: int) -> list[str]:
-    """Give the title, the tables and the picture of the shards."""
-    return [title(found), *tables(found, width), *(paragraph(p, width) for p in pictured(found))]
-
-
-def _print(output: Report, found: Status) -> None:
+def _print(output: str, found: Status) -> None:
     """Print the result, and unreachable nodes and poolers on standard error."""
-    if output is Report.json:
+    if output == "json":
         print_json(found.as_json())
     else:
-        draw("\n".join(_parts(found, width())))
+        draw(_text(found, width()))
     sys.stdout.flush()
     for line in unreached(found):
         say(f"shardctl: {line}")
@@ -103,7 +94,6 @@ def _print(output: Report, found: Status) -> None:
 
 _NODES = ("node", "role", "version", "up", "shards", "size", "rows", "sessions", "tps", "disk")
 _POOLERS = ("pooler", "state", "version", "clients", "waiting", "servers", "paused")
-_MOVES = ("move", "state", "from", "to", "shards", "step", "by", "for", "can")
 _RANGES = 3
 
 
@@ -122,13 +112,10 @@ def unserved(found: Status) -> list[NodeStatus]:
 
 def unreached(found: Status) -> list[str]:
     """Return a line each for what could not be looked at, or is not what the topology says."""
-    reported = [(n.state, f"{n.name} ({n.error})") for n in found.nodes if n.error]
-    # The row of a spare node that is down shows it already.
-    missed = [text for state, text in reported if state in {"down", "unreadable"}]
-    others = [text for state, text in reported if state == "up"]
-    missed += [f"pooler {p.name} ({p.error})" for p in found.poolers if p.error]
-    lines = [f"unreachable: {', '.join(missed)}"] if missed else []
-    lines += [f"not the node in the topology: {', '.join(others)}"] if others else []
+    # The row of a spare node that is absent shows it already.
+    failed = [n for n in found.nodes if n.error and n.state != "absent"]
+    lines = [f"node {n.name} is {n.state}: {n.error}" for n in failed]
+    lines += [f"pooler {p.name} is down: {p.error}" for p in found.poolers if p.error]
     if lost := unserved(found):
         shards = "; ".join(f"{ranges.of(one.owned)} of node {one.name}" for one in lost)
         lines.append(f"shards without a server: {shards}")
@@ -141,8 +128,8 @@ def unreached(found: Status) -> list[str]:
         lines.append(f"old topology (use the newest file, or `shardctl topology pull`): {stale}")
     older = [n.name for n in found.nodes if 0 < (n.map_version or 0) < (found.map_version or 0)]
     lines += [f"older map (run `shardctl init`): {', '.join(older)}"] if older else []
-    disks = [f"{n.name} ({n.disk_error})" for n in found.nodes if n.disk_error]
-    return lines + ([f"free disk space unknown: {', '.join(disks)}"] if disks else [])
+    disks = ((n.name, n.disk_error) for n in found.nodes if n.disk_error)
+    return lines + [f"node {name}: free disk space unknown: {error}" for name, error in disks]
 
 
 def tables(found: Status, width: int) -> list[str]:
@@ -153,7 +140,7 @@ def tables(found: Status, width: int) -> list[str]:
     if found.poolers:
         made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width))
     if found.unclosed:
-        made.append(fit(_MOVES, (_move_row(found, move) for move in found.unclosed), width))
+        made.append(fit(moving.HEADER, (_move_row(found, move) for move in found.unclosed), width))
     return made
 
 
@@ -170,21 +157,17 @@ def _pooler_row(one: PoolerStatus) -> tuple[str, ...]:
 
 
 def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
-    move, slot = one.move, found.slot_of(one)
-    step = one.step or "-"
+    """Give the row of `moves list`, with more about the step."""
+    *before, step, who, started, can = moving.row(one, _RANGES)
+    slot = found.slot_of(one)
     if slot is not None and slot.lag_bytes is not None:
         held = picture.size(slot.retained_bytes)
         step += f"\n{picture.size(slot.lag_bytes)} behind, holds {held} of WAL"
-    listed = picture.shorten(ranges.of(move.shards), parts=_RANGES)
     if one.progress is not None:
         step += f"\n{picture.copied(one.progress, found.time)}"
-    if one.reverse is not None and (reversible := moving.reverse(one)):
+    if reversible := moving.reverse(one):
         step += f"\n{reversible}"
-    return (
-        move.id, one.state, move.source, move.target, f"{len(move.shards):,}: {listed}",
-        step, move.who, picture.duration((found.time - move.started).total_seconds()),
-        ", ".join(one.can()) or "-",
-    )  # fmt: skip
+    return *before, step, who, started, can
 
 
 def _row(node: NodeStatus) -> tuple[str, ...]:
@@ -230,18 +213,9 @@ def _slot(one: Slot) -> str:
     return f"{one.type} slot {one.name}: {does}, {lag}holds {held} of WAL"
 
 
-_BAR = 40
-
-
-def pictured(found: Status) -> list[str]:
-    """Draw a bar for each node, then list what is read-only and what is retired."""
-    seen = [node for node in found.nodes if node.size_bytes is not None]
-    indent = max((len(node.name) for node in seen), default=0) + 1
-    most = max((node.size_bytes or 0 for node in seen), default=0)
+def kept(found: Status) -> list[str]:
+    """List what is read-only and what is retired."""
     lines = []
-    for node in seen:
-        drawn = picture.bar(node.size_bytes or 0, most, width=_BAR)
-        lines.append(f"{node.name:<{indent}}{drawn} {picture.size(node.size_bytes)}")
     refusing = sum(len(node.read_only) for node in found.nodes)
     if refusing:
         lines += ["", f"read-only shards: {refusing:,}", *_read_only(found)]
@@ -274,14 +248,8 @@ _FIELDS = (
 )  # fmt: skip
 
 
-class Sort(StrEnum):
-    """Orders of the list."""
-
-    shard = "shard"
-    size = "size"
-    rows = "rows"
-    tps = "tps"
-    node = "node"
+Sort = Literal["shard", "size", "rows", "tps", "node"]
+"""Orders of the list."""
 
 
 @shards_app.callback()
@@ -291,15 +259,15 @@ def shards() -> None:
 
 @shards_app.command("list")
 def list_shards(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     sort: Annotated[
         Sort, typer.Option(help="The order; tps is writes/s and scans/s together, the most first.")
-    ] = Sort.shard,
+    ] = "shard",
     node: OfNodeOption = None,
     top: Annotated[int | None, typer.Option(min=1, help="List only the first ones.")] = None,
     sample: SampleOption = SAMPLE,
-    output: ListingOption = Listing.table,
+    output: ListingOption = "table",
 ) -> None:
     """List every shard with its node, size, rows and load.
 
@@ -322,12 +290,12 @@ def list_shards(
     chosen = sorted(found.shards, key=lambda one: _key(one, sort))[:top]
     emit(
         output,
-        _HEADER if output is Listing.table else _FIELDS,
-        map(_shown if output is Listing.table else _fields, chosen),
+        _HEADER if output == "table" else _FIELDS,
+        map(_shown if output == "table" else _fields, chosen),
         {
             "cluster": topology.cluster,
             # A quarter of a second for 8,192 shards.
-            "shards": [one.as_json() for one in chosen] if output is Listing.json else (),
+            "shards": [one.as_json() for one in chosen] if output == "json" else (),
         },
         nothing="the node owns no shards",
     )
@@ -344,15 +312,11 @@ def list_shards(
 
 def _key(one: ShardLoad, sort: Sort) -> tuple[float | str, int]:
     """Order by a figure, the largest first and unknown ones last; equal ones by number."""
-    if sort is Sort.node:
+    if sort == "node":
         return one.node, one.shard
-    figures = {
-        Sort.size: one.size_bytes,
-        Sort.rows: one.rows_estimate,
-        Sort.tps: one.operations_per_s,
-    }
-    figure = figures.get(sort)
-    return (0 if sort is Sort.shard else 1 if figure is None else -figure), one.shard
+    figures = {"size": one.size_bytes, "rows": one.rows_estimate, "tps": one.operations_per_s}
+    figure = 0 if sort == "shard" else figures[sort]
+    return 1 if figure is None else -figure, one.shard
 
 
 def _shown(one: ShardLoad) -> tuple[str, ...]:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from shardctl.cli import picture
-from shardctl.cli.command import App, HereChanging, run_change
-from shardctl.cli.context import load_topology
-from shardctl.cli.options import Listing, ListingOption, Report, ReportOption
-from shardctl.cli.output import emit, plural, say
+from shardctl.cli.command import App, Context, HereChanging, load_topology, run_change
+from shardctl.cli.options import ListingOption, ReportOption
+from shardctl.cli.output import emit, plural, print_json, say
 from shardctl.errors import Refused
 from shardctl.topology import ranges
 
@@ -27,7 +25,7 @@ _WITHIN_S = 10.0
 
 
 @app.command()
-def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
+def check(ctx: Context, *, output: ReportOption = "table") -> None:
     """Read the topology and report every problem, each with its line and column.
 
     Contacts no server. Exit code 2 if there is a problem.
@@ -37,13 +35,9 @@ def check(ctx: typer.Context, *, output: ReportOption = Report.table) -> None:
         {"name": n.name, "host": n.host, "port": n.port, "shards": list(n.shards)}
         for n in topology.nodes.values()
     ]
-    rows = [
-        (n.name, f"{n.host}:{n.port}", f"{len(n.shards):,}", picture.shorten(ranges.of(n.shards)))
-        for n in topology.nodes.values()
-    ]
-    found = {"cluster": topology.cluster, "ok": True, "nodes": nodes}
-    emit(output, ("node", "address", "shards", ""), rows, found)
-    if output is Report.table:
+    if output == "json":
+        print_json({"format": 1, "cluster": topology.cluster, "ok": True, "nodes": nodes})
+    else:
         print(
             f"{topology.path} is valid: cluster {topology.cluster}, "
             f"{plural(topology.shard_count, 'shard')}, {plural(len(nodes), 'node')}, "
@@ -62,7 +56,7 @@ def schema() -> None:
 
 
 @app.command()
-def diff(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
+def diff(ctx: Context, *, output: ListingOption = "table") -> None:
     """Compare the owners of shards in the file with those in the databases' newest map.
 
     Changes nothing. Exit code 1 if they differ, as with a file from before a move.
@@ -79,9 +73,9 @@ def diff(ctx: typer.Context, *, output: ListingOption = Listing.table) -> None:
 
 @app.command(cls=HereChanging)
 def pull(
-    ctx: typer.Context,
+    ctx: Context,
     *,
-    output: ListingOption = Listing.table,  # noqa: ARG001  # the settings have it
+    output: ListingOption = "table",  # noqa: ARG001  # the settings have it
 ) -> None:
     """Write the owners of shards from the databases' newest map into the file.
 

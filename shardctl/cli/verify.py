@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardctl.cli import options, picture
-from shardctl.cli.command import App
-from shardctl.cli.context import Settings, load_topology
+from shardctl.cli.command import App, Context, load_topology
 from shardctl.cli.log import log_file
-from shardctl.cli.options import Report, ReportOption
+from shardctl.cli.options import ReportOption
 from shardctl.cli.output import plural, print_json, print_line, print_table, say
 from shardctl.errors import Refused, UsageError
 from shardctl.printable import one_line
@@ -31,13 +30,13 @@ _ORDER = ("error", "warning", "note")
 
 @app.command()
 def verify(
-    ctx: typer.Context,
+    ctx: Context,
     *,
-    output: ReportOption = Report.table,
+    output: ReportOption = "table",
     check: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME",
+            metavar="<name>",
             autocompletion=options.check_names,
             help="Run only this check; can be repeated.",
         ),
@@ -61,9 +60,8 @@ def verify(
     from shardctl.checks.verify import verify as examine
     from shardctl.cli.progress import bars
 
-    settings: Settings = ctx.obj
-    settings.nagios = nagios
-    if nagios and (output is Report.json or list_checks or strict):
+    ctx.obj.nagios = nagios
+    if nagios and (output == "json" or list_checks or strict):
         raise UsageError(
             "--nagios excludes --output json, --list and --strict", hint="leave them out"
         )
@@ -77,7 +75,7 @@ def verify(
         _keep(report)
     if nagios:
         raise typer.Exit(plugin(report))
-    if output is Report.json:
+    if output == "json":
         print_json(report.as_json())
     else:
         show(report)
@@ -180,12 +178,12 @@ metrics_app = App()
 
 @metrics_app.command()
 def metrics(
-    ctx: typer.Context,
+    ctx: Context,
     *,
     textfile: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIRECTORY",
+            metavar="<directory>",
             help="Write shardctl-CLUSTER.prom there, at once, and print nothing.",
         ),
     ] = None,

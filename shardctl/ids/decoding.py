@@ -35,8 +35,8 @@ class Place(NamedTuple):
 class Decoder:
     """Turns numbers as text into lines of tsv, csv, JSON or a table with fixed columns.
 
-    With `places`, each line ends with schema and node, which are empty for a shard that is not
-    among them. `good` and `bad` count the ids.
+    With `places`, each line ends with schema and node; `unplaced` collects the shards that are not
+    among them, whose schema and node are empty. `good` and `bad` count the ids.
     """
 
     def __init__(self, layout: Layout, output: str, places: Mapping[int, Place] | None) -> None:
@@ -50,6 +50,7 @@ class Decoder:
         self.header = _header(output, places)
         self.good = 0
         self.bad = 0
+        self.unplaced: set[int] = set()
 
     def decode(
         self, numbered: Iterable[tuple[int, str]], complain: Callable[[int, str], None]
@@ -72,7 +73,10 @@ class Decoder:
                 complain(position, str(error))
                 continue
             shard = number >> sequence_bits & shard_mask
-            tail = tails.get(shard, tails[_NOWHERE]) if tails else ""
+            tail = ""
+            if tails and not (tail := tails.get(shard, "")):
+                tail = tails[_NOWHERE]
+                self.unplaced.add(shard)
             lines.append(line % (number, moment, shard, number & sequence_mask, tail))
         self.good += len(lines)
         return "".join(lines)

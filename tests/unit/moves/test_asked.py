@@ -14,7 +14,7 @@ from tests.fixtures.servers.postgres import wait_for
 
 ASK = """
 from shardctl.cli import app
-from shardctl.cli.context import Settings
+from shardctl.cli.options import Settings
 from shardctl.cli.output import confirm
 from shardctl.errors import ShardctlError
 import sys
