@@ -217,22 +217,24 @@ def judge(view: View[None]) -> Iterator[Finding]:
             error, hint = looked.refused.message, looked.refused.hint
             yield RULES.finding("refused", pooler=name, error=error, hint=hint)
         if not version or newest == owners:  # or `map` reports that the topology is older
-            yield from _file(topology, pooler, looked, version)
-        yield from _offered(pooler, looked, entries)
+            yield from _file(topology, pooler, looked, entries, version)
         yield from _held(pooler, looked, entries)
         if serving.was_left_short(looked.config):
             yield RULES.finding("login_retry", pooler=name, object="server_login_retry")
         yield from _logins(view, pooler, looked.asked, entries)
 
 
-def _file(topology: Topology, pooler: Pooler, looked: Looked, version: int) -> Iterator[Finding]:
-    """Compare the file with what rendering gives."""
+def _file(
+    topology: Topology, pooler: Pooler, looked: Looked, entries: Sequence[Entry], version: int
+) -> Iterator[Finding]:
+    """Compare the file with what rendering gives, and what the pooler offers with a right file."""
     header = render.header(looked.text or "")
     # Where no node has the map's version, the file is only compared with its own.
     wanted = version or (header.map_version if header else 0)
     if looked.text is None:
         actual = "absent"
     elif looked.text == render.databases(topology, pooler, wanted):
+        yield from _offered(pooler, looked, entries)
         return
     elif header is None:
         actual = "not written by shardctl" if looked.text.strip() else "empty"
@@ -251,20 +253,11 @@ def _file(topology: Topology, pooler: Pooler, looked: Looked, version: int) -> I
 
 
 def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Compare what the pooler has loaded with its own file."""
+    """Compare what the pooler has loaded with its file."""
     if looked.refused is not None and looked.refused.code in ("other_config", "not_included"):
         return  # it does not read the file
-    written = render.databases_of(looked.text or "")
-    wrong: dict[str, str] = {}
-    # The fallback is never listed, only what it was used for; only an operator writes it.
-    for alias in (name for name in written if name != "*"):
-        pairs = render.pairs(written[alias])
-        there = looked.offered.get(alias)
-        right = (pairs.get("host"), pairs.get("port", "5432"), pairs.get("dbname", alias))
-        if there is None:
-            wrong[alias] = "not offered"
-        elif (there.host, str(there.port), there.dbname) != right:
-            wrong[alias] = f"leads to {there.host}:{there.port}/{there.dbname}"
+    every = {one.alias: apply.differences([one], looked.offered) for one in entries}
+    wrong = {alias: differ[0] for alias, differ in every.items() if differ}
     if wrong:
         yield _of_aliases(
             "not_loaded", pooler, list(wrong), entries, there=next(iter(wrong.values()))

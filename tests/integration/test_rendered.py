@@ -75,32 +75,3 @@ def test_any_host_and_database_arrive_as_they_are(
     offer(pooler, topology, aliases=("shard",))
     found = served(pooler)
     assert found == {f"shard{n}": (host, 5000 + n, database) for n, host in enumerate(hosts)}
-
-
-LINES = [
-    "a = host=h",
-    "  \t a\t=\thost=h   \t",
-    "A_b.c-1 = host=h",
-    "; a = host=h",
-    ";a\rb = host=h",
-    "[users]\n[databases]a = host=h",
-    "[users]\na = pool_mode=session\n[databases]\nb = host=h",
-    "a = host=h dbname='x y' ",
-    "a = host=h dbname='it''s' port=7",
-    "a = dbname='b = c'\nb = host=h",
-    "a = host='[x]'",
-]
-
-
-def test_what_pgbouncer_reads_is_read_alike(pooler: PgBouncer) -> None:
-    for lines in LINES:
-        text = f"[databases]\n{lines}\n"
-        assert FAILED not in reload(pooler, text), lines
-        with pooler.console() as console:
-            offered = console.databases()
-        wanted = {name: render.pairs(to) for name, to in render.databases_of(text).items()}
-        assert offered.keys() == wanted.keys(), lines
-        for name, values in wanted.items():
-            assert offered[name].host == values.get("host"), lines
-            assert offered[name].port == int(values.get("port", 5432)), lines
-            assert offered[name].dbname == values.get("dbname", name), lines
