@@ -16,11 +16,11 @@ from psycopg import sql
 from shardctl.errors import Incomplete, Refused
 from shardctl.libpq import Sent
 from shardctl.postgres import blocking, connection, queries
+from shardctl.postgres.blocking import Holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection, Route
 
 PATIENCE = 20.0
@@ -43,7 +43,6 @@ def taken(name: str, reason: str) -> Refused:
 class Slot(NamedTuple):
     """A replication slot; `lost` is why it keeps no WAL any more, None where it does."""
 
-    is_active: bool
     lost: str | None
     held_bytes: int
     """WAL that it holds back."""
@@ -120,19 +119,16 @@ def release(session: Connection, name: str, deadline: float) -> None:
     `time.monotonic()`.
     """
     while True:
-        session.execute(_QUERIES["end_senders"], {"name": name})
-        user = session.execute(_QUERIES["slot_user"], {"name": name}).fetchone()
+        user = session.execute(_QUERIES["end_users"], {"name": name}).fetchone()
         if user is None:
             return
-        pid, application, address = user
+        pid, application, address, _ = user
         reason = (
             f"is in use by {application or 'another session'} (pid {pid}, {address or 'local'})"
         )
         # The name is empty for a process that ends at this moment.
-        if application and application != name:
+        if (application and application != name) or time.monotonic() > deadline:
             raise taken(name, reason)
-        if time.monotonic() > deadline:
-            raise taken(name, f"{reason}, which does not end")
         time.sleep(_POLL)
 
 
@@ -180,15 +176,21 @@ def make_logical(
         timeout = sql.Literal(f"{int(lock_timeout_s * 1000)}ms")
         session.execute(sql.SQL("SET lock_timeout = {}").format(timeout))
         statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')")
-        seen: list[Holder] = []
-
-        def see(one: Holder) -> None:
-            if one not in seen:
-                seen.append(one)
-                report(one)
-
+        sent, seen = Sent(session, statement.format(sql.Identifier(name))), list[Holder]()
         try:
-            snapshot = _run(session, statement.format(sql.Identifier(name)), watch, see)
+            while not sent.answered(_LOOK_S):
+                for _, one in blocking.holders(watch, [session.info.backend_pid]):
+                    if one not in seen:
+                        seen.append(one)
+                        report(one)
+        except BaseException:
+            # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
+            connection.cancel(session)
+            with suppress(psycopg.Error):
+                sent.rows()
+            raise
+        try:
+            (((_, _, snapshot, _),),) = sent.rows()
         except psycopg.errors.LockNotAvailable as error:
             who = str(seen[-1]) if seen else "a transaction that has written"
             raise Refused(
@@ -200,26 +202,4 @@ def make_logical(
             ) from error
         except psycopg.errors.DuplicateObject as error:
             raise taken(name, "there is one of this name already") from error
-        yield snapshot
-
-
-def _run(
-    session: Connection,
-    statement: sql.Composed,
-    watch: Connection,
-    see: Callable[[Holder], None],
-) -> str:
-    """Send the command, and look at what it waits for until it is answered."""
-    sent = Sent(session, statement)
-    try:
-        while not sent.answered(_LOOK_S):
-            for _, one in blocking.holders(watch, [session.info.backend_pid]):
-                see(one)
-    except BaseException:
-        # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
-        connection.cancel(session)
-        with suppress(psycopg.Error):
-            sent.rows()
-        raise
-    (((_, _, snapshot, _),),) = sent.rows()
-    return snapshot or ""
+        yield snapshot or ""

@@ -49,7 +49,7 @@ def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Clonin
         cloning.open_up(target)
     assert closed.value.exit_code == 3
     assert is_barred(cloning)
-    files.write(cloning.clone.machine, cloning.data / clones.HBA, good, user=user)
+    files.write(cloning.clone.server.machine, cloning.data / clones.HBA, good, user=user)
     cloning.open_up(target)
     assert not is_barred(cloning)
 
@@ -68,11 +68,6 @@ def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -
     target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
     target.execute("SELECT pg_reload_conf()")
     cloning.follow()
-
-
-def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
-    with raises_code("clone_not_made"):
-        standby.start(cloning.clone)
 
 
 def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:
