@@ -12,7 +12,7 @@ from shardctl.access import read_only
 from shardctl.errors import together
 from shardctl.libpq import reason_of
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
-from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, identity, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
@@ -109,7 +109,7 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
             hint="set `database.user` to the role that created the fleet, or to a superuser",
         ) from error
     except psycopg.Error as error:
-        raise unavailable(node, error) from error
+        raise NodeUnavailable(node, error) from error
 
 
 def look(

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from shardctl.errors import ShardctlError, together
 from shardctl.libpq import Wire
 from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
 
@@ -125,7 +125,7 @@ def hold(topology: Topology, node: Node, *, command: str) -> Connection:
         take(connection, node.name)
     except psycopg.Error as error:
         connection.close()
-        raise unavailable(node, error) from error
+        raise NodeUnavailable(node, error) from error
     except BaseException:
         connection.close()
         raise

@@ -31,8 +31,6 @@ _QUERIES = queries.load("shardctl.postgres.logical", "publication.sql")
 _LOCK_TIMEOUT_S = 10.0
 
 _PATIENCE_S = 60.0
-_OWN = {"d": sql.SQL("DEFAULT")}
-"""What a table had: NOTHING means the same as an index that was dropped."""
 
 
 def tables(session: Connection, schemas: Sequence[str]) -> list[Table]:
@@ -123,19 +121,21 @@ def take_identities_back(session: Connection, tables: Sequence[Identity]) -> Non
 
 
 def _change(session: Connection, tables: Sequence[Identity], *, full: bool) -> None:
-    """Alter one after the other: each waits for all who use it, a moment at a time."""
-    schemas = [one.schema for one in tables]
-    given = {"schemas": schemas, "tables": [one.table for one in tables], "full": full}
+    """Alter one after the other: each waits for all who use it, a moment at a time.
+
+    NOTHING means the same as an index that was dropped.
+    """
+    schemas, names, had = zip(*tables, strict=True) if tables else ((), (), ())
+    given = {"schemas": list(schemas), "tables": list(names), "had": list(had), "full": full}
     found = session.execute(_QUERIES["identities"], given).fetchall()
-    places = {oid: tables[number - 1] for oid, number in found}
     statements = {
         oid: sql.SQL("ALTER TABLE ONLY {} REPLICA IDENTITY {}").format(
-            sql.Identifier(one.schema, one.table),
-            sql.SQL("FULL") if full else _OWN.get(one.was, sql.SQL("NOTHING")),
+            sql.Identifier(schema, table),
+            sql.SQL("FULL" if full else "DEFAULT" if was == "d" else "NOTHING"),
         )
-        for oid, one in places.items()
+        for oid, schema, table, was in found
     }
-    named = {oid: (one.schema, one.table) for oid, one in places.items()}
+    named = {oid: (schema, table) for oid, schema, table, _ in found}
     if left := each_table(session, named, statements, time.monotonic() + _PATIENCE_S):
         raise Incomplete(
             "identity_blocked",
