@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from shardctl import inputs
+from shardctl import inputs, libpq
 from shardctl.errors import Incomplete, Misused, Problems, Refused, ShardctlError, together
 from shardctl.meter import listed
 from shardctl.moves import file
@@ -219,7 +219,7 @@ def _prove(topology: Topology, node: Node, *, gone: bool) -> str:
     try:
         own = observe.observe(topology, node, command=REMOVE)
     except NodeUnavailable as error:
-        if error.answered:
+        if libpq.answered(error.__cause__):
             raise
         unproved = error.message
     else:

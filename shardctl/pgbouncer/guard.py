@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,7 +91,9 @@ def arm(
     try:
         _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
     except BaseException:  # also killed half-way, so that the script could not clear up
-        _forget(guard)
+        # It would end by itself, having paused nothing: the first error is the one to report.
+        with suppress(ShardctlError):
+            disarm(guard, patience_s=0)
         raise
     return guard
 
@@ -107,8 +110,7 @@ def rehearse(guard: Guard, question: Question, *, asked: str = "the target") -> 
     try:
         done = guard.host.run(argv, user=guard.user, env=kept, timeout=_REHEARSAL_S)
     except CommandFailed as error:
-        lines = error.completed.stderr.strip().splitlines() or ["no output from psql"]
-        reason = f"it could not query {asked}: {lines[0]}"
+        reason = f"it could not query {asked}: {[*error.lines, error.reason][0]}"
         raise guard_refused(guard, reason, hint=_HINT_QUESTION) from error
     except CommandTimedOut as error:
         raise guard_refused(guard, f"{asked} gave no answer in {error.seconds:g} s") from error
@@ -141,33 +143,19 @@ def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -
             guard.host, "guard", part, *words, user=guard.user, text=text, timeout=timeout
         )
     except CommandFailed as error:
-        raise _refused(guard, error) from error
+        reason = "\n  ".join(error.lines[-_LINES:]) or error.reason
+        if error.completed.code != _BUSY:
+            raise guard_refused(guard, reason) from error
+        raise Incomplete(
+            "guard_busy",
+            f"guard {guard.name} ({guard.directory}): {reason}",
+            hint="the guard retries for ten minutes: check the pooler, then disarm the guard again",
+        ) from error
     except CommandTimedOut as error:
         reason = f"no result from the host within {error.seconds:g} s"
         raise guard_refused(guard, reason) from error
 
 
-def _forget(guard: Guard) -> None:
-    """Remove what a broken arming may have left; it would end by itself, having paused nothing."""
-    try:
-        disarm(guard, patience_s=0)
-    except ShardctlError:  # the host does not answer now either, and the first error reports it
-        return
-
-
 def guard_refused(guard: Guard, reason: str, *, hint: str = _HINT) -> Refused:
     """Report a guard that could not be armed, which leaves nothing behind, or not be disarmed."""
     return Refused("guard_refused", f"guard {guard.name} ({guard.directory}): {reason}", hint=hint)
-
-
-def _refused(guard: Guard, error: CommandFailed) -> Refused:
-    code = error.completed.code
-    lines = [line for line in error.completed.stderr.splitlines() if line.strip()][-_LINES:]
-    reason = "\n  ".join(lines) or f"the shell on that host exited with code {code}"
-    if code == _BUSY:  # it has fired and does not come to an end: its pooler does not answer
-        return Incomplete(
-            "guard_busy",
-            f"guard {guard.name} ({guard.directory}): {reason}",
-            hint="the guard retries for ten minutes: check the pooler, then disarm the guard again",
-        )
-    return guard_refused(guard, reason)

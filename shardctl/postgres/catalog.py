@@ -176,9 +176,7 @@ def parts(blocks: int, size: int) -> Iterator[tuple[int, sql.Composable]]:
 
 
 def read_shadows(
-    connection: Connection,
-    topology: Topology,
-    schemas: Sequence[str] | None = None,
+    connection: Connection, topology: Topology, schemas: Sequence[str] | None = None
 ) -> tuple[tuple[str, str], ...]:
     """List tables behind the shards' on a search_path that have a shard's table's name.
 

@@ -213,16 +213,6 @@ class NodeUnavailable(ShardctlError):
         address = f"{node.host}:{node.port}"
         super().__init__(f"node {node.name} ({address}): {self.reason}", hint=_hint(error))
 
-    @property
-    def answered(self) -> bool:
-        """Whether a server answered, and refused this login."""
-        return libpq.answered(self.__cause__)
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether nothing answered in time, so that another login would wait as long."""
-        return isinstance(self.__cause__, psycopg.errors.ConnectionTimeout)
-
 
 class NodeLost(ShardctlError):
     """The session with a node broke off while something ran there."""
@@ -334,10 +324,7 @@ def is_lost(error: psycopg.Error) -> bool:
 def _hint(error: psycopg.Error) -> str:
     """Return what to do; of a login that failed it is a guess."""
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        return (
-            "wait until the session that holds the lock ends, or end it (pg_locks shows its pid); "
-            "then run this command again"
-        )
+        return "end the session that holds the lock (pg_locks), then run this command again"
     if isinstance(error, psycopg.errors.UndefinedTable):
         return "restore that table (docs/operations/failures.md)"
     return libpq.login_hint(

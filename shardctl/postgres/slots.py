@@ -28,6 +28,7 @@ PATIENCE = 20.0
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
+_LOCK_TIMEOUT_S = 600.0
 _LOOK_S = 0.25
 
 
@@ -152,19 +153,14 @@ def end_sessions(session: Connection, name: str) -> None:
 
 @contextmanager
 def make_logical(
-    route: Route,
-    name: str,
-    *,
-    watch: Connection,
-    lock_timeout_s: float = 600.0,
-    report: Callable[[Holder], None] = lambda _: None,
+    route: Route, name: str, *, watch: Connection, report: Callable[[Holder], object]
 ) -> Iterator[str]:
     """Make the slot on the route's source, and hold the snapshot with which it begins: its name.
 
     That ends with the block.
 
     The slot stays. It waits for every transaction of the whole server that has written and not
-    ended, for at most `lock_timeout_s` each. `report` gets each that is in the way, once; `watch`
+    ended, for ten minutes at most each. `report` gets each that is in the way, once; `watch`
     is another session with that server. On Ctrl-C, and when `report` raises, there is no slot.
     Raises slot_blocked, slot_taken, NodeUnavailable.
     """
@@ -173,7 +169,7 @@ def make_logical(
         route, database=dataclasses.replace(route.database, options=options)
     )
     with closing(replicating.connect(route.source)) as session:
-        timeout = sql.Literal(f"{int(lock_timeout_s * 1000)}ms")
+        timeout = sql.Literal(f"{int(_LOCK_TIMEOUT_S * 1000)}ms")
         session.execute(sql.SQL("SET lock_timeout = {}").format(timeout))
         statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')")
         sent, seen = Sent(session, statement.format(sql.Identifier(name))), list[Holder]()
@@ -196,7 +192,7 @@ def make_logical(
             raise Refused(
                 "slot_blocked",
                 f"node {route.source.name}: replication slot {name} could not be made: {who} did "
-                f"not end within {lock_timeout_s:g} s",
+                f"not end within {_LOCK_TIMEOUT_S:g} s",
                 hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
                 "pg_prepared_xacts), then run `shardctl moves resume`",
             ) from error

@@ -32,10 +32,10 @@ NEAR = 1 << 20
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FOLLOW_POLL = 0.1
+_STALLED_S = 60
 _CUTOVER_POLL = 0.001
 _PROMOTING_S = 1.0
 """How long the server itself waits: it keeps this session, and its lock, if shardctl dies then."""
-_STREAMING = "streaming"
 _LINE = re.compile(r"^\s*\d+\s+([0-9A-F]+/[0-9A-F]+)", re.MULTILINE)
 """A line of a timeline's history."""
 
@@ -80,17 +80,10 @@ def ask(
     return connection.ask_again(lambda: target.execute(query, values).fetchall())
 
 
-def follow(
-    clone: Clone,
-    source: Connection,
-    target: Connection,
-    *,
-    progress: Progress,
-    stalled: float = 60,
-) -> None:
+def follow(clone: Clone, source: Connection, target: Connection, *, progress: Progress) -> None:
     """Wait until the clone streams from its slot, at most NEAR bytes of WAL behind its source.
 
-    Both sessions are in autocommit. Gives up when it has got no further for `stalled` seconds.
+    Both sessions are in autocommit. Gives up when it has got no further for a minute.
     Raises NotFollowing, slot_gone.
     """
     node, reached, left = clone.server.node.name, "", -1
@@ -103,7 +96,7 @@ def follow(
         written, active = queries.one(source, _QUERIES["followed"], {"slot": clone.slot})
         # A receiver calls itself streaming before the source has agreed. Until the source knows
         # what the standby looks at (hot_standby_feedback), replay breaks off its questions.
-        streams = active and status == _STREAMING
+        streams = active and status == "streaming"
         behind = position(written) - position(replayed)
         if streams and behind <= NEAR:
             return
@@ -116,9 +109,9 @@ def follow(
             left = behind
         if replayed != reached:
             reached, moved = replayed, now
-        if now - moved > stalled:
+        if now - moved > _STALLED_S:
             how = "streams" if streams else "does not stream"
-            reason = f"the clone {how}, {size(behind)} behind, and got no further in {stalled:g} s"
+            reason = f"the clone {how}, {size(behind)} behind, and got no further in {_STALLED_S} s"
             raise NotFollowing(node, reason, clone.server.log_tail())
         time.sleep(_FOLLOW_POLL)
 
@@ -134,11 +127,9 @@ def replayed(target: Connection, lsn: str, deadline: float) -> str:
         if position(reached) >= wanted:
             return str(reached)
         if time.monotonic() > deadline:
-            behind = f"{wanted - position(reached)} bytes before {lsn}"
             raise Refused(
                 "clone_not_replayed",
-                "the clone did not replay the last WAL in time: it has reached "
-                f"{reached}, {behind}",
+                f"the clone did not replay the WAL up to {lsn} in time: it has reached {reached}",
                 hint="run `shardctl moves resume` to try again; check the clone's disk",
             )
         time.sleep(_CUTOVER_POLL)
@@ -149,7 +140,6 @@ def promote(target: Connection, deadline: float) -> None:
 
     `target` is in autocommit, `deadline` on `time.monotonic()`. Raises clone_not_promoted.
     """
-    began = time.monotonic()
     while True:
         left = min(_PROMOTING_S, max(0.0, deadline - time.monotonic()))
         promoting = _QUERIES["promote"].format(polls=sql.Literal(int(left * 1000)))
@@ -166,7 +156,7 @@ def promote(target: Connection, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise Incomplete(
                 "clone_not_promoted",
-                f"the clone is still a standby {time.monotonic() - began:.0f} s after pg_promote()",
+                "the clone is still a standby after pg_promote()",
                 hint="check the clone's log; when it has been promoted, run `shardctl moves "
                 "resume`",
             )

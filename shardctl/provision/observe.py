@@ -93,7 +93,8 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
         connection = connect(node, database, purpose=purpose, observing=True)
     except NodeUnavailable as error:
         # Where no server answers, another database would only be waited for as long again.
-        found = None if error.timed_out else _without_database(topology, node, purpose)
+        late = isinstance(error.__cause__, psycopg.errors.ConnectionTimeout)
+        found = None if late else _without_database(topology, node, purpose)
         if found is None:
             raise
         return found

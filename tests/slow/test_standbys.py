@@ -62,8 +62,10 @@ def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -
     target.execute("SELECT pg_reload_conf()")
     why = 'replication slot "missing" does not exist'
     wait_for(lambda: any(why in line for line in cloning.clone.server.log_tail()))
-    with pytest.raises(NotFollowing) as lost:
-        cloning.follow(stalled=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standby, "_STALLED_S", 1)
+        with pytest.raises(NotFollowing) as lost:
+            cloning.follow()
     assert why in lost.value.message
     target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
     target.execute("SELECT pg_reload_conf()")

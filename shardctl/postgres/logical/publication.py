@@ -44,23 +44,16 @@ def tables(session: Connection, schemas: Sequence[str]) -> list[Table]:
     return [(schema, name) for schema, name in found]
 
 
-def create(
-    session: Connection,
-    name: str,
-    tables: Sequence[Table],
-    *,
-    move: str,
-    lock_timeout_s: float = _LOCK_TIMEOUT_S,
-) -> None:
+def create(session: Connection, name: str, tables: Sequence[Table], *, move: str) -> None:
     """Publish these tables, and of `shardctl.stream` the rows of `move`.
 
-    It waits for VACUUM and CREATE INDEX CONCURRENTLY on a table, `lock_timeout_s` for each, and
-    for no reader or writer. Raises publication_blocked.
+    It waits for VACUUM and CREATE INDEX CONCURRENTLY on a table, a moment for each, and for no
+    reader or writer. Raises publication_blocked.
     """
     listed = [sql.SQL("ONLY {}").format(sql.Identifier(*table)) for table in tables]
     own = sql.SQL("shardctl.stream WHERE (move = {})").format(sql.Literal(move))
     statement = _QUERIES["create"].format(
-        lock_timeout=sql.Literal(f"{int(lock_timeout_s * 1000)}ms"),
+        lock_timeout=sql.Literal(f"{int(_LOCK_TIMEOUT_S * 1000)}ms"),
         name=sql.Identifier(name),
         tables=sql.SQL(", ").join([*listed, own]),
     )
@@ -71,7 +64,7 @@ def create(
         holding = blocking.holding(session, schemas, but=blocking.CLIENTS)
         raise Refused(
             "publication_blocked",
-            f"publication {name} could not be made within {lock_timeout_s:g} s: "
+            f"publication {name} could not be made within {_LOCK_TIMEOUT_S:g} s: "
             + ("; ".join(holding[:3]) or "VACUUM, CREATE INDEX CONCURRENTLY or DDL held a table"),
             hint="wait until that ends, then run `shardctl moves resume`",
         ) from error
