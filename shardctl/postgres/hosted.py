@@ -219,7 +219,7 @@ class HostedServer:
             lines = self.log_tail(since=since)
             raise _refused("server_did_not_start", "the server did not start", self, lines)
         if not found.ready:
-            what, lines = "the server runs, and was not ready in time", self.log_tail()
+            what, lines = "the server is running, but was not ready in time", self.log_tail()
             raise _refused("server_not_ready", what, self, lines)
         if found.port != self.node.port:
             raise server_elsewhere(self.node.name, self.data_directory, found, self.node.port)
