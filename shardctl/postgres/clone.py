@@ -301,7 +301,7 @@ def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:
     By the source's own rules for that role, in their order, so that it proves itself as it does
     there. Addresses are IP addresses or networks. Raises role_not_admitted.
     """
-    given = {"user": user, "addresses": list(addresses)}
+    given = {"user": user, "addresses": [one.partition("%")[0] for one in addresses]}
     found = [line for (line,) in session.execute(_QUERIES["rules"], given)]
     if not found:
         raise Refused(

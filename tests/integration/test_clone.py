@@ -260,7 +260,8 @@ host "all" all all scram-sha-256
 
 def test_a_clone_accepts_shardctl_by_the_rules_of_its_source(clone_source: PgServer) -> None:
     with rules(clone_source, _RULES), clone_source.connect() as session:
-        found = clones.rules("postgres", session, ["10.0.0.9", "127.0.0.1", "::1"])
+        ours = ["10.0.0.9", "127.0.0.1", "::1", "fe80::1%lo"]
+        found = clones.rules("postgres", session, ours)
         wide = clones.rules("postgres", session, ["10.0.0.0/7"])
     head, *lines = found.splitlines()
     assert head.startswith("# shardctl: ")
@@ -273,6 +274,7 @@ def test_a_clone_accepts_shardctl_by_the_rules_of_its_source(clone_source: PgSer
         "host all postgres 10.0.0.9/32 scram-sha-256",
         "host all postgres 127.0.0.1/32 scram-sha-256",
         "host all postgres ::1/128 scram-sha-256",
+        "host all postgres fe80::1/128 scram-sha-256",
     ]
     assert wide.splitlines()[1:] == [
         'host app,sameuser,"The App" postgres 10.0.0.0/8 md5',
