@@ -9,7 +9,7 @@ from psycopg import sql
 
 from shardctl.checks.check import QUERIES
 from shardctl.ids.layout import Layout
-from shardctl.postgres import catalog
+from shardctl.postgres import catalog, queries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -103,8 +103,8 @@ def _answers(cursor: Any) -> list[Any]:
 
 def _between(here: tuple[str], there: tuple[str] | None) -> sql.Composed:
     """Compose the condition of the rows from one place to before another, None for the end."""
-    places = {"from_block": sql.Literal(here[0]), "to_block": sql.Literal(there and there[0])}
-    return catalog.QUERIES["part" if there else "rest"].format(**places)
+    end = there[0] if there else f"({catalog.LAST_BLOCK},0)"
+    return catalog.QUERIES["part"].format(**queries.literals(from_block=here[0], to_block=end))
 
 
 def _block(row: tuple[str]) -> int:

@@ -313,9 +313,9 @@ def apply(
         header=("pooler", "action", "file", "aliases"),
         rows=[
             (
-                wanted.seen.pooler.name,
+                wanted.pooler.name,
                 wanted.action,
-                str(wanted.seen.pooler.databases_file),
+                str(wanted.pooler.databases_file),
                 f"{len(wanted.entries):,}",
             )
             for wanted in plan.wanted
@@ -323,7 +323,7 @@ def apply(
         plan={
             "map_version": plan.map_version,
             "poolers": [
-                {"name": w.seen.pooler.name, "action": w.action, "aliases": len(w.entries)}
+                {"name": w.pooler.name, "action": w.action, "aliases": len(w.entries)}
                 for w in plan.wanted
             ],
             "left_out": [one.as_json() for one in agreed.left_out],

@@ -17,7 +17,7 @@ from shardctl.moves import plan as planning
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply, guard, render, serving
 from shardctl.pgbouncer.console import SHOW_POOLS, Console, PoolerLost, PoolerUnavailable, conninfo
-from shardctl.pgbouncer.guard import Guard, Question, Staged
+from shardctl.pgbouncer.guard import Guard, Question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,31 +113,20 @@ class PausedPoolers(ExitStack):
 
     def rehearse(self, question: Question) -> None:
         """Run every guard's query on its host; raises guard_refused."""
-        self._each(
-            lambda paused: guard.rehearse(
-                paused.host,
-                name=self._plan.id,
-                directory=paused.pooler.databases_file.parent,
-                question=question,
-                user=paused.pooler.os_user,
-            )
-        )
+        self._each(lambda paused: guard.rehearse(self._guard(paused), question))
 
     def arm(self, *, after_s: float, question: Question) -> None:
         """Arm a guard on every pooler's host; raises guard_refused after disarming all."""
 
         def one(paused: PausedPooler) -> None:
             paused.guard = guard.arm(
-                paused.host,
-                name=self._plan.id,
-                directory=paused.pooler.databases_file.parent,
+                self._guard(paused),
                 console=conninfo(paused.pooler, self._before.database, purpose=self._purpose),
                 aliases=paused.aliases,
                 after_s=after_s,
                 question=question,
-                staged=Staged(paused.staged, paused.pooler.databases_file),
+                staged=(paused.staged, paused.pooler.databases_file),
                 retry=paused.retry or "",
-                user=paused.pooler.os_user,
             )
 
         self.guards_fire_from = time.monotonic() + after_s
@@ -294,10 +283,13 @@ class PausedPoolers(ExitStack):
             self._disarm(paused)
 
     def _disarm(self, paused: PausedPooler) -> None:
-        parent = paused.pooler.databases_file.parent
-        named = Guard(paused.host, self._plan.id, parent, paused.pooler.os_user)
-        guard.disarm(paused.guard or named)
+        guard.disarm(paused.guard or self._guard(paused))
         paused.guard = None
+
+    def _guard(self, paused: PausedPooler) -> Guard:
+        """Name the guard of this move on a pooler's host, whichever process has armed it."""
+        parent = paused.pooler.databases_file.parent
+        return Guard(paused.host, self._plan.id, parent, paused.pooler.os_user)
 
     def _reload_and_resume(self, paused: PausedPooler) -> None:
         """Send both in one packet; raises route_failed, ResumeFailed, PoolerLost."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import logging
 import re
 import time
 from dataclasses import dataclass
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from shardctl.pgbouncer.render import Entry
     from shardctl.topology.model import Pooler, Topology
 
-logger = logging.getLogger(__name__)
-
 OLDEST = (1, 18)
 """The oldest PgBouncer that all this was tried with."""
 
@@ -39,27 +36,21 @@ _SHOWN = 3
 _NOT_LOADED = "config file loading failed"
 """What PgBouncer's log has of a RELOAD that failed; before 1.25, the answer has nothing."""
 
+_ITS = "its configuration"
 _INCLUDE = re.compile(r"%include\s+(.*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A pooler as it was found; `text` is the file of aliases, None where there is none."""
+class Wanted:
+    """What a pooler should have, and what has to be done to get there.
+
+    `before` is the file of aliases as it was found, None where there is none.
+    """
 
     pooler: Pooler
     host: Host
     place: Place
-    text: str | None
-    offered: Mapping[str, Alias]
-    log: str
-    """Its log's name, empty where it has none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a pooler should have, and what has to be done to get there."""
-
-    seen: Seen
+    before: str | None
     text: str
     entries: tuple[Entry, ...]
     action: Literal["write", "reload", "none"]
@@ -104,8 +95,10 @@ class FileStaged(Refused):
         )
 
 
-def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> Seen:
-    """Look at one pooler and its files, and change nothing.
+def observe(
+    topology: Topology, pooler: Pooler, host: Host, *, purpose: str
+) -> tuple[Place, str | None, Mapping[str, Alias]]:
+    """Look at a pooler and its file, and change nothing; give place and text, and what it offers.
 
     Raises PoolerUnavailable, FileRefused, and refuses whatever `carry_out` would fail at.
     """
@@ -113,11 +106,10 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
         with Console(pooler, topology.database, purpose=purpose) as console:
             version = console.version()
             if tuple(map(int, version.split(".")[:2])) < OLDEST:
-                oldest = ".".join(map(str, OLDEST))
                 raise Refused(
                     "pooler_too_old",
                     f"pooler {pooler.name}: PgBouncer {version} is too old",
-                    hint=f"install PgBouncer {oldest} or newer there",
+                    hint=f"install PgBouncer {'.'.join(map(str, OLDEST))} or newer there",
                 )
             config = console.config()
             offered = console.databases()
@@ -126,22 +118,24 @@ def observe(topology: Topology, pooler: Pooler, host: Host, *, purpose: str) -> 
     place = files.place(host, pooler.databases_file, user=pooler.os_user)
     _require_settings(pooler, config)
     _require_files(pooler, host, place=place.path, runs_with=config.get("conffile", ""))
-    text = files.read(host, pooler.databases_file, user=pooler.os_user)
-    return Seen(pooler, host, place, text, offered, config.get("logfile", ""))
+    return place, files.read(host, pooler.databases_file, user=pooler.os_user), offered
 
 
-def plan(topology: Topology, seen: Seen, map_version: int, *, force: bool) -> Wanted:
-    """Compare a pooler with what it should have.
+def plan(
+    topology: Topology, pooler: Pooler, host: Host, version: int, *, force: bool, purpose: str
+) -> Wanted:
+    """Compare a pooler with what it should have by this version of the map.
 
-    Raises pooler_file_edited and pooler_file_of_other unless `force`, and what rendering raises.
+    Raises pooler_file_edited and pooler_file_of_other unless `force`, what `observe` raises, and
+    what rendering raises.
     """
-    text = render.databases(topology, seen.pooler, map_version)
-    entries = tuple(render.entries(topology, seen.pooler))
+    place, before, offered = observe(topology, pooler, host, purpose=purpose)
+    text, entries = render.databases(topology, pooler, version), render.entries(topology, pooler)
     if not force:
-        _require_ours(topology, seen, map_version)
-    if seen.text != text:
-        return Wanted(seen, text, entries, "write")
-    return Wanted(seen, text, entries, "reload" if differences(entries, seen.offered) else "none")
+        _require_ours(topology, pooler, before, version)
+    loaded: Literal["none", "reload"] = "reload" if differences(entries, offered) else "none"
+    action = loaded if before == text else "write"
+    return Wanted(pooler, host, place, before, text, tuple(entries), action)
 
 
 def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
@@ -153,52 +147,55 @@ def carry_out(topology: Topology, wanted: Wanted, *, purpose: str) -> None:
     """
     if wanted.action == "none":
         return
-    seen = wanted.seen
-    pooler = seen.pooler
+    pooler, host = wanted.pooler, wanted.host
     with Console(pooler, topology.database, purpose=purpose) as console:
-        since = _size_of_log(pooler, seen.host, seen.log)
         if wanted.action == "write":
-            files.write(seen.host, pooler.databases_file, wanted.text, user=pooler.os_user)
-        refused = []
-        try:
-            console.reload()
-        except CommandRefused as error:
-            refused = [error.reason]
-        problems = _logged(pooler, seen.host, seen.log, since) or refused
-        problems = (problems or _not_taken(wanted, console))[:_SHOWN]
+            files.write(host, pooler.databases_file, wanted.text, user=pooler.os_user)
+        problems = _reload(pooler, host, console) or _not_taken(wanted, console)
         if not problems:
             return
         if wanted.action == "write":
-            _put_back(seen, console, problems)
-    raise _reload_rejected(pooler, problems, restored=wanted.action == "write")
+            _put_back(wanted, console, problems[:_SHOWN])
+    restored = "the new configuration; shardctl has restored the old one"
+    raise _reload_rejected(pooler, restored if wanted.action == "write" else _ITS, problems)
 
 
 def try_reload(pooler: Pooler, host: Host, console: Console) -> None:
     """Let a pooler read its files as they are; raises reload_rejected where it cannot.
 
-    And CommandRefused, PoolerLost. A file that shardctl puts beside the present one, with
-    the same owner and mode, is then read from the same place with the same result.
+    And PoolerLost. A file that shardctl puts beside the present one, with the same owner and
+    mode, is then read from the same place with the same result.
     """
-    log = console.config().get("logfile", "")
-    since = _size_of_log(pooler, host, log)
-    console.reload()
-    if problems := _logged(pooler, host, log, since):
-        raise _reload_rejected(pooler, problems[:_SHOWN], restored=False)
+    if problems := _reload(pooler, host, console):
+        raise _reload_rejected(pooler, _ITS, problems)
 
 
-def _reload_rejected(pooler: Pooler, lines: Sequence[str], *, restored: bool) -> Refused:
-    """Report a configuration that the pooler did not take.
+def _reload(pooler: Pooler, host: Host, console: Console) -> list[str]:
+    """Let a pooler read its files; give why it could not, by its log, or else by its answer.
 
-    `restored` when a file was written and the one before is in place again.
+    Before 1.25, the answer does not show it. A log that is syslog's, relative, or not ours shows
+    nothing: what is offered has to.
     """
-    what = (
-        "the new configuration; shardctl has restored the old one"
-        if restored
-        else "its configuration"
-    )
+    log, since = console.config().get("logfile", ""), None
+    lines, refused = list[str](), list[str]()
+    with contextlib.suppress(files.FileRefused):
+        since = files.size(host, log, user=pooler.os_user) if log.startswith("/") else None
+    try:
+        console.reload()
+    except CommandRefused as error:
+        refused = [error.reason]
+    with contextlib.suppress(files.FileRefused):
+        lines = [] if since is None else files.tail(host, log, since=since, user=pooler.os_user)
+    failed = any(_NOT_LOADED in line for line in lines)
+    reasons = [line for line in lines if failed and (" ERROR " in line or " WARNING " in line)]
+    return reasons or refused
+
+
+def _reload_rejected(pooler: Pooler, what: str, lines: Sequence[str]) -> Refused:
+    """Report a configuration that the pooler did not take."""
     return Refused(
         "reload_rejected",
-        "\n  ".join([f"pooler {pooler.name}: PgBouncer rejected {what}", *lines]),
+        "\n  ".join([f"pooler {pooler.name}: PgBouncer rejected {what}", *lines[:_SHOWN]]),
         hint="fix the cause in its log, then run the command again",
     )
 
@@ -241,12 +238,11 @@ def differences(entries: Iterable[Entry], offered: Mapping[str, Alias]) -> list[
     return found
 
 
-def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
+def _require_ours(topology: Topology, pooler: Pooler, text: str | None, map_version: int) -> None:
     """Refuse to replace what another session wrote; an empty file has no owner."""
-    pooler = seen.pooler
-    if seen.text is None or not seen.text.strip():
+    if text is None or not text.strip():
         return
-    header = render.header(seen.text)
+    header = render.header(text)
     if header is None or header.edited:
         what = "was not written by shardctl" if header is None else "was changed by hand"
         raise Refused(
@@ -257,7 +253,7 @@ def _require_ours(topology: Topology, seen: Seen, map_version: int) -> None:
         )
     if header.cluster != topology.cluster:
         raise _of_other(pooler, f"cluster {header.cluster}")
-    require_not_newer(pooler, seen.text, map_version)
+    require_not_newer(pooler, text, map_version)
 
 
 def require_not_newer(pooler: Pooler, text: str | None, map_version: int) -> None:
@@ -291,38 +287,18 @@ def _not_taken(wanted: Wanted, console: Console) -> list[str]:
     return []
 
 
-def _size_of_log(pooler: Pooler, host: Host, log: str) -> int | None:
-    """Give how long a pooler's log is now; None where it is syslog's, relative, or not ours."""
-    try:
-        return files.size(host, log, user=pooler.os_user) if log.startswith("/") else None
-    except files.FileRefused as error:
-        logger.debug("pooler %s: its log: %s", pooler.name, error.message)
-        return None
-
-
-def _logged(pooler: Pooler, host: Host, log: str, since: int | None) -> list[str]:
-    """Give what a log has of a RELOAD that failed since then; before 1.25, the answer has none."""
-    try:
-        lines = [] if since is None else files.tail(host, log, since=since, user=pooler.os_user)
-    except files.FileRefused as error:  # removed since: what is offered has to show it
-        logger.debug("pooler %s: its log: %s", pooler.name, error.message)
-        return []
-    failed = any(_NOT_LOADED in line for line in lines)
-    return [line for line in lines if failed and (" ERROR " in line or " WARNING " in line)]
-
-
-def _put_back(seen: Seen, console: Console, problems: Sequence[str]) -> None:
+def _put_back(wanted: Wanted, console: Console, problems: Sequence[str]) -> None:
     """Restore the file before, to the byte, and let the pooler read it.
 
     Raises pooler_file_not_restored.
     """
-    pooler = seen.pooler
+    pooler, place = wanted.pooler, wanted.place.path
     try:
-        if seen.text is None:
-            files.remove(seen.host, pooler.databases_file, user=pooler.os_user)
+        if wanted.before is None:
+            files.remove(wanted.host, pooler.databases_file, user=pooler.os_user)
         else:
-            before = Path(seen.place.path + files.BACKUP)
-            files.replace(seen.host, before, seen.place.path, user=pooler.os_user)
+            before = Path(place + files.BACKUP)
+            files.replace(wanted.host, before, place, user=pooler.os_user)
         with contextlib.suppress(CommandRefused):  # the cause was not ours then, and is reported
             console.reload()
     except ShardctlError as error:

@@ -153,7 +153,6 @@ class PoolerUnavailable(ShardctlError):
                 unreachable="check host and port, the network, and that PgBouncer is running there",
             ),
         )
-        self.pooler = pooler.name
         self.reason = reason
         self.answered = libpq.answered(error)
 
@@ -168,7 +167,6 @@ class PoolerLost(ShardctlError):
             f"pooler {pooler}: {command}: {reason}",
             hint="check that the pooler is running, and check its log; then run the command again",
         )
-        self.pooler = pooler
         self.command = command
         self.reason = reason
 
@@ -293,29 +291,32 @@ class Console:
     def finish(self, *, seconds: float = DEADLINE) -> list[Row]:
         """Wait for the answer to what was sent; raises CommandRefused and PoolerLost."""
         try:
-            self._results += libpq.Wire(self._pq).results(seconds)
-        except BaseException as error:
+            with self._kept():
+                self._results += libpq.Wire(self._pq).results(seconds)
+        except BaseException:
             self.abandon()  # it may yet come, and would be taken for another's
-            if isinstance(error, psycopg.OperationalError):
-                raise PoolerLost(self.pooler, self._command, reason_of(error)) from error
             raise
         return self.answer()
+
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Report a session that breaks off as the pooler's; raises PoolerLost."""
+        try:
+            yield
+        except psycopg.OperationalError as error:
+            raise PoolerLost(self.pooler, self._command, reason_of(error)) from error
 
     def send(self, command: str) -> None:
         """Begin a command; the simple protocol is the only one that the console speaks."""
         self._command = command
         self._results: list[PGresult] = []
-        try:
+        with self._kept():
             self._pq.send_query(command.encode())
-        except psycopg.OperationalError as error:
-            raise PoolerLost(self.pooler, command, reason_of(error)) from error
 
     def ready(self) -> bool:
         """Take what has arrived, and return whether the answer is whole; raises PoolerLost."""
-        try:
+        with self._kept():
             self._pq.consume_input()
-        except psycopg.OperationalError as error:
-            raise PoolerLost(self.pooler, self._command, reason_of(error)) from error
         while not self._pq.is_busy():
             result = self._pq.get_result()
             if result is None:

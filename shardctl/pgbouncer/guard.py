@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from shardctl.errors import Incomplete, Refused, ShardctlError
 from shardctl.hosts import scripts
@@ -22,26 +23,19 @@ PATIENCE = 20.0
 _ARM_S = 60.0
 _REHEARSAL_S = 10.0
 _LINES = 5
-# What the script ends with where a hint of its own helps.
-_TAKEN, _CONSOLE, _BUSY = 72, 73, 76
-_HINTS = {
-    _TAKEN: "another shardctl may be using it: its log is in that directory",
-    _CONSOLE: (
-        "the guard logs in from the pooler's own host: check the console's address, the "
-        "password in ~/.pgpass or the passfile there, and admin_users of the pooler"
-    ),
-    _BUSY: "the guard retries for ten minutes: check the pooler, then disarm the guard again",
-}
+_BUSY = 76  # what the script ends with where a guard has fired and goes on
 _HINT_QUESTION = (
     "if shardctl dies after a cutover, the guard asks the target whether it owns the "
     "shards: allow database.user to log in from the pooler's host (the clone uses the "
     "source's pg_hba.conf), with a password in ~/.pgpass or the passfile there"
 )
-_HINT = "fix the cause above on that host: the guard's user has to be able to write there"
+_HINT = (
+    "fix the cause above on that host: the guard's user has to be able to write there, and to log "
+    "in to the console from there (its address, admin_users, ~/.pgpass or the passfile there)"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """What a guard asks a database before it lets a staged file take its place.
 
     `query` gives one boolean; `dsn` is libpq's connection string, without a password. No
@@ -51,14 +45,6 @@ class Question:
 
     dsn: str
     query: str
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A file that takes the place of `target`, beside which it lies, before the resuming."""
-
-    file: Path
-    target: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,69 +65,56 @@ class Guard:
 
 
 def arm(
-    host: Host,
+    guard: Guard,
     *,
-    name: str,
-    directory: Path,
     console: str,
     aliases: Sequence[str],
     after_s: float,
     question: Question | None = None,
-    staged: Staged | None = None,
+    staged: tuple[Path, Path] | None = None,
     retry: str = "",
-    user: str | None = None,
 ) -> Guard:
-    """Start a guard below `directory` of a pooler's host; it counts when this returns.
+    """Start a guard on a pooler's host; it counts when this returns the guard, which has an owner.
 
     `console` is libpq's connection string, without a password, of the pooler's console as
-    that host sees it; passwords come from the ~/.pgpass of `user` there.
+    that host sees it; passwords come from the ~/.pgpass of the guard's user there.
     After `after_s` it asks the question. If the answer is true, or without a question, it puts the
-    staged file into place. Then it reloads the pooler and resumes only these aliases. If the answer
-    was not true, it asks again until it is, and then does the same.
+    first `staged` file into the place of the second, beside which it lies. Then it reloads the
+    pooler and resumes only these aliases. If the answer was not true, it asks again until it is,
+    and then does the same.
     `retry` is the pooler's `server_login_retry`, a number, which is shorter for a moment then;
     without it, it stays as it is. Raises guard_refused, and leaves nothing behind.
     """
-    guard = Guard(host, name, directory, user, secrets.token_hex(8))
-    words = [f"{after_s:.3f}", str(len(aliases)), console]
-    words += [question.dsn, question.query] if question else ["", ""]
-    words += [str(staged.file), str(staged.target)] if staged else ["", ""]
-    words.append(retry)
+    guard = replace(guard, owner=secrets.token_hex(8))
+    words = [f"{after_s:.3f}", str(len(aliases)), console, *(question or ("", ""))]
+    words += [*map(str, staged or ("", "")), retry]
     try:
-        output = _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
+        _run(guard, "arm", *words, text="".join(f"{a}\n" for a in aliases), timeout=_ARM_S)
     except BaseException:  # also killed half-way, so that the script could not clear up
-        _forget(guard)
+        # It would end by itself, having paused nothing: the first error is the one to report.
+        with suppress(ShardctlError):
+            disarm(guard, patience_s=0)
         raise
-    if output.strip() != "armed":  # a shell that had read only a part, and took it for all
-        raise guard_refused(guard, "the shell on that host did not arm it")
     return guard
 
 
-def rehearse(
-    host: Host,
-    *,
-    name: str,
-    directory: Path,
-    question: Question,
-    user: str | None = None,
-    asked: str = "the target",
-) -> bool:
-    """Ask the question as a guard below `directory` would, and give the answer.
+def rehearse(guard: Guard, question: Question, *, asked: str = "the target") -> bool:
+    """Ask the question as this guard would, and give the answer.
 
     `asked` is how an error names who is asked.
     Raises guard_refused where there is none: a guard would take that for false.
     """
-    guard = Guard(host, name, directory, user)
     argv = ["psql", "-X", "-w", "-q", "-A", "-t", "-d", question.dsn, "-c", question.query]
     kept = {"PGCONNECT_TIMEOUT": "2", "PGPASSWORD": "", "PGOPTIONS": "", "LC_ALL": "C"}
     kept |= {"PGTARGETSESSIONATTRS": "any"}
     try:
-        output = host.run(argv, user=user, env=kept, timeout=_REHEARSAL_S).stdout.strip()
+        done = guard.host.run(argv, user=guard.user, env=kept, timeout=_REHEARSAL_S)
     except CommandFailed as error:
-        lines = error.completed.stderr.strip().splitlines() or ["no output from psql"]
-        reason = f"it could not query {asked}: {lines[0]}"
+        reason = f"it could not query {asked}: {[*error.lines, error.reason][0]}"
         raise guard_refused(guard, reason, hint=_HINT_QUESTION) from error
     except CommandTimedOut as error:
-        raise _no_answer(guard, error) from error
+        raise guard_refused(guard, f"{asked} gave no answer in {error.seconds:g} s") from error
+    output = done.stdout.strip()
     if output not in ("t", "f"):
         raise guard_refused(guard, f"unexpected answer from {asked}: {output!r}")
     return output == "t"
@@ -159,10 +132,7 @@ def disarm(guard: Guard, *, patience_s: float = PATIENCE) -> list[str]:
     One that is firing is waited for, whole seconds; raises guard_busy if it does not get to
     an end, and leaves it working. Raises guard_refused where the host does not do as asked.
     """
-    said = _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30).splitlines()
-    if not said:
-        raise guard_refused(guard, "the shell on that host did not disarm it")
-    return said
+    return _run(guard, "disarm", str(int(patience_s)), timeout=patience_s + 30).splitlines()
 
 
 def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -> str:
@@ -173,36 +143,19 @@ def _run(guard: Guard, part: str, *words: str, text: str = "", timeout: float) -
             guard.host, "guard", part, *words, user=guard.user, text=text, timeout=timeout
         )
     except CommandFailed as error:
-        raise _refused(guard, error) from error
+        reason = "\n  ".join(error.lines[-_LINES:]) or error.reason
+        if error.completed.code != _BUSY:
+            raise guard_refused(guard, reason) from error
+        raise Incomplete(
+            "guard_busy",
+            f"guard {guard.name} ({guard.directory}): {reason}",
+            hint="the guard retries for ten minutes: check the pooler, then disarm the guard again",
+        ) from error
     except CommandTimedOut as error:
-        raise _no_answer(guard, error) from error
-
-
-def _forget(guard: Guard) -> None:
-    """Remove what a broken arming may have left; it would end by itself, having paused nothing."""
-    try:
-        disarm(guard, patience_s=0)
-    except ShardctlError:  # the host does not answer now either, and the first error reports it
-        return
+        reason = f"no result from the host within {error.seconds:g} s"
+        raise guard_refused(guard, reason) from error
 
 
 def guard_refused(guard: Guard, reason: str, *, hint: str = _HINT) -> Refused:
     """Report a guard that could not be armed, which leaves nothing behind, or not be disarmed."""
     return Refused("guard_refused", f"guard {guard.name} ({guard.directory}): {reason}", hint=hint)
-
-
-def _refused(guard: Guard, error: CommandFailed) -> Refused:
-    code = error.completed.code
-    lines = [line for line in error.completed.stderr.splitlines() if line.strip()][-_LINES:]
-    reason = "\n  ".join(lines) or f"the shell on that host exited with code {code}"
-    if code == _BUSY:  # it has fired and does not come to an end: its pooler does not answer
-        return Incomplete(
-            "guard_busy",
-            f"guard {guard.name} ({guard.directory}): {reason}",
-            hint=_HINTS[code],
-        )
-    return guard_refused(guard, reason, hint=_HINTS.get(code, _HINT))
-
-
-def _no_answer(guard: Guard, error: CommandTimedOut) -> Refused:
-    return guard_refused(guard, f"no result from the host within {error.seconds:g} s")

@@ -13,31 +13,23 @@ from shardctl.topology.names import of_node
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from pathlib import Path
 
     from shardctl.topology.model import NodeName, Pooler, ShardId, Topology
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/-]+")
 _LINE_ENDS = re.compile(r"[\0\r\n]")
 _CHECKSUM = re.compile(r"^; checksum: ([0-9a-f]*)$", re.MULTILINE)
-_CLUSTER = re.compile(r"^; cluster: (.+)$", re.MULTILINE)
-_VERSION = re.compile(r"^; map version: ([0-9]+)$", re.MULTILINE)
-_HEADER_LINES = 8
+_HEADER = re.compile(
+    r"^; cluster: (.+)\n; map version: ([0-9]+)\n; checksum: [0-9a-f]*$", re.MULTILINE
+)
 
+USERS, HBA, OWN = "users.txt", "hba.conf", ".own.ini"
+"""Other files of a sandbox's pooler: who may log in, by what rules, and the user's own settings."""
 SANDBOX = "`shardctl sandbox up` wrote this file"
 """What all files have that belong to the sandbox."""
 OWN_SETTINGS = (
     "; Your own settings of this pooler: `shardctl sandbox up` does not change this file.\n"
 )
-
-
-def value_refused(value: str, why: str) -> Refused:
-    """Report a value that PgBouncer's file cannot hold without becoming something else."""
-    return Refused(
-        "value_refused",
-        f"PgBouncer's configuration cannot contain {value!r}: {why}",
-        hint="choose another name in the topology",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,45 +96,37 @@ def databases(topology: Topology, pooler: Pooler, map_version: int) -> str:
     return _seal(text, _digest(text))
 
 
-def configuration(
-    topology: Topology,
-    pooler: Pooler,
-    *,
-    auth_file: Path,
-    log_file: Path,
-    pid_file: Path,
-    own_file: Path,
-    hba_file: Path | None = None,
-) -> str:
+def configuration(topology: Topology, pooler: Pooler, *, secret: bool) -> str:
     """Write the whole pgbouncer.ini of a pooler of this machine; raises value_refused.
 
-    Without `hba_file` it trusts everybody.
+    Without `secret` it trusts everybody.
     """
-    cluster, own = _one_line(topology.cluster), _whole(own_file)
-    by = f"hba\nauth_hba_file = {_whole(hba_file)}" if hba_file else "trust"
+    cluster, user = _one_line(topology.cluster), _one_line(pooler.admin_user)
+    folder, base = _one_line(pooler.config.parent), _one_line(pooler.config.with_suffix(""))
+    by = f"hba\nauth_hba_file = {folder}/{HBA}" if secret else "trust"
     return f"""\
 ; Pooler {_one_line(pooler.name)} of cluster {cluster}, on this machine only.
 ; {SANDBOX}, and rewrites it: put your own settings into
-; {own}, which wins.
+; {base}{OWN}, which wins.
 
 [pgbouncer]
-listen_addr = {_whole(pooler.host)}
+listen_addr = {_one_line(pooler.host)}
 listen_port = {pooler.port}
 unix_socket_dir =
 auth_type = {by}
-auth_file = {_whole(auth_file)}
-admin_users = {_user(pooler.admin_user)}
+auth_file = {folder}/{USERS}
+admin_users = {user}
 pool_mode = transaction
 max_client_conn = 1000
 ; JDBC sends this parameter, which PgBouncer does not support.
 ignore_startup_parameters = extra_float_digits
 ; After one login that failed, or that a pause cut short, clients wait so long (15 s by default).
 server_login_retry = 1
-logfile = {_whole(log_file)}
-pidfile = {_whole(pid_file)}
+logfile = {base}.log
+pidfile = {base}.pid
 
-%include {own}
-%include {_whole(pooler.databases_file)}
+%include {base}{OWN}
+%include {_one_line(pooler.databases_file)}
 """
 
 
@@ -171,11 +155,8 @@ def users(names: Sequence[str], passwords: Mapping[str, str]) -> str:
 
 def header(text: str) -> Header | None:
     """Read the head of a file of aliases; None where shardctl did not write it."""
-    head = "\n".join(text.split("\n", _HEADER_LINES)[:_HEADER_LINES])
-    cluster, version, checksum = (e.search(head) for e in (_CLUSTER, _VERSION, _CHECKSUM))
-    if cluster is None or version is None or checksum is None:
-        return None
-    return Header(cluster[1], int(version[1]), edited=is_edited(text))
+    found = _HEADER.search(text)
+    return found and Header(found[1], int(found[2]), edited=is_edited(text))
 
 
 def is_newer(found: str | None, text: str) -> bool:
@@ -199,10 +180,14 @@ def _digest(text: str) -> str:
 
 
 def _one_line(value: object) -> str:
-    """Refuse what would end the line."""
+    """Refuse what would end the line; raises value_refused."""
     text = str(value)
     if _LINE_ENDS.search(text):
-        raise value_refused(text, "it has a line break or a zero byte")
+        raise Refused(
+            "value_refused",
+            f"PgBouncer's configuration cannot contain {text!r}: it has a line end or a zero byte",
+            hint="choose another name in the topology",
+        )
     return text
 
 
@@ -213,22 +198,4 @@ def _value(value: object) -> str:
     app 'it''s'
     """
     text = _one_line(value)
-    if not text:
-        raise value_refused(text, "it is empty")
     return text if _PLAIN.fullmatch(text) else "'" + text.replace("'", "''") + "'"
-
-
-def _whole(value: object) -> str:
-    """Pass a value that reaches to the end of its line, where blanks at its ends would be lost."""
-    text = _one_line(value)
-    if text != text.strip() or not text:
-        raise value_refused(text, "it is empty, or begins or ends with a space")
-    return text
-
-
-def _user(value: object) -> str:
-    """Pass one name of a list of users, which has no quotes."""
-    text = _whole(value)
-    if re.search(r"[\s,]", text):
-        raise value_refused(text, "a list would read it as two names")
-    return text

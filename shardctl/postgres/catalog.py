@@ -20,6 +20,8 @@ QUERIES = queries.load("shardctl.postgres", "catalog.sql")
 
 _REPACK_LOCK = 16185446
 """The class of the advisory locks under which pg_repack works on tables."""
+LAST_BLOCK = 0xFFFFFFFF
+"""Behind every block of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,28 +170,22 @@ def parts(blocks: int, size: int) -> Iterator[tuple[int, sql.Composable]]:
         yield blocks, sql.SQL("")
         return
     for first in range(0, blocks, size):
-        here, there = (sql.Literal(f"({block},0)") for block in (first, first + size))
-        part = "part" if first + size < blocks else "rest"
-        of_part = QUERIES[part].format(from_block=here, to_block=there)
-        yield min(size, blocks - first), of_part
+        end = first + size if first + size < blocks else LAST_BLOCK
+        places = queries.literals(from_block=f"({first},0)", to_block=f"({end},0)")
+        yield min(size, blocks - first), QUERIES["part"].format(**places)
 
 
 def read_shadows(
-    connection: Connection,
-    topology: Topology,
-    schemas: Sequence[str] | None = None,
-    *,
-    tables: Iterable[str] = (),
+    connection: Connection, topology: Topology, schemas: Sequence[str] | None = None
 ) -> tuple[tuple[str, str], ...]:
     """List tables behind the shards' on a search_path that have a shard's table's name.
 
-    `schemas` are those whose tables count; None stands for all shards'. So do those named by
-    `tables`, which may not be there yet.
+    `schemas` are those whose tables count; None stands for all shards'.
     With such a one, a prepared INSERT writes there once its shard has been fenced.
     """
     shards = [topology.schema(shard) for shard in topology.owners()]
-    given = {"schemas": shards if schemas is None else list(schemas), "tables": sorted(tables)}
-    given["behind"] = _behind(connection, topology)
+    given = {"shards": shards, "roles": list(topology.database.app_roles)}
+    given["schemas"] = shards if schemas is None else list(schemas)
     return tuple((schema, table) for schema, table in connection.execute(QUERIES["shadows"], given))
 
 
@@ -205,16 +201,6 @@ class Intruder:
 def read_intruders(connection: Connection) -> tuple[Intruder, ...]:
     """List those; superusers, this role and the owners of database and schema are trusted."""
     return tuple(Intruder(*row) for row in connection.execute(QUERIES["intruders"]))
-
-
-def _behind(connection: Connection, topology: Topology) -> list[str]:
-    """Name the schemas that an application's search_path may have behind a shard's."""
-    roles = list(topology.database.app_roles)
-    found = {"public"}
-    for (path,) in connection.execute(QUERIES["search_paths"], {"roles": roles}):
-        found |= {name.strip().strip('"').replace('""', '"') for name in path.split(",")}
-    found -= {"$user", "", *(topology.schema(shard) for shard in topology.owners())}
-    return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)

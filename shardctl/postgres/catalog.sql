@@ -83,15 +83,6 @@ WHERE role.oid IS NULL
                         true))
 ORDER BY 1
 
--- name: search_paths
--- The search_path settings that applications get from the database or from their roles
-SELECT substr(setting, length('search_path=') + 1)
-FROM pg_db_role_setting
-CROSS JOIN LATERAL unnest(setconfig) AS setting
-WHERE setting LIKE 'search\_path=%%'
-  AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
-  AND (setrole = 0 OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY (%(roles)s)))
-
 -- name: role_settings
 -- The settings with which these roles' sessions begin in this database, and whether these are
 -- PostgreSQL's own; a row for every role that is there
@@ -137,17 +128,28 @@ FROM pg_operator AS o JOIN public AS p ON p.oid = o.oprnamespace JOIN stranger A
 ORDER BY 1
 
 -- name: shadows
--- Tables behind the shards' on a search_path that are named like a table of a shard, or like these
+-- Tables that are named like a table of a shard, in the schemas behind it: those of the search_path that
+-- applications get from the database or from their roles, and public
+WITH behind AS (
+    SELECT 'public' AS name
+    UNION
+    SELECT replace(btrim(btrim(part), '"'), '""', '"')
+    FROM pg_db_role_setting
+    CROSS JOIN LATERAL unnest(setconfig) AS setting
+    CROSS JOIN LATERAL unnest(string_to_array(substr(setting, length('search_path=') + 1), ',')) AS part
+    WHERE setting LIKE 'search\_path=%%'
+      AND setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+      AND (setrole = 0 OR setrole IN (SELECT oid FROM pg_roles WHERE rolname = ANY (%(roles)s)))
+)
 SELECT DISTINCT n.nspname::text, c.relname::text
 FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = ANY (%(behind)s)
-  AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-  AND (c.relname = ANY (%(tables)s)
-       OR EXISTS (SELECT FROM pg_class AS s
-                  JOIN pg_namespace AS sn ON sn.oid = s.relnamespace
-                  WHERE s.relname = c.relname AND s.relkind IN ('r', 'p', 'v', 'm', 'f')
-                    AND sn.nspname = ANY (%(schemas)s)))
+JOIN behind AS b ON b.name = n.nspname
+WHERE n.nspname <> ALL (%(shards)s) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND EXISTS (SELECT FROM pg_class AS s
+              JOIN pg_namespace AS sn ON sn.oid = s.relnamespace
+              WHERE s.relname = c.relname AND s.relkind IN ('r', 'p', 'v', 'm', 'f')
+                AND sn.nspname = ANY (%(schemas)s))
 ORDER BY 1, 2
 
 -- name: unvalidated
@@ -210,10 +212,6 @@ SELECT set_config(name, 'view', false) FROM pg_settings WHERE name = 'restrict_n
 -- Part of others: the rows in some of a table's blocks
 WHERE t.ctid >= {from_block}::tid AND t.ctid < {to_block}::tid
 
--- name: rest
--- Part of others: the rows in all blocks from one on
-WHERE t.ctid >= {from_block}::tid
-
 -- name: repack_leftovers
 -- What killed runs of pg_repack left, by table; what another session is at is not among them
 WITH found AS (
@@ -232,14 +230,10 @@ SELECT f.tbl, n.nspname::text, c.relname::text, array_agg(f.name ORDER BY f.name
 FROM found AS f
 LEFT JOIN pg_class AS c ON c.oid::bigint = f.tbl
 LEFT JOIN pg_namespace AS n ON n.oid = c.relnamespace
-WHERE NOT EXISTS (
-    -- Anybody may take that lock; pg_repack runs as the table's owner or a superuser.
-    SELECT FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-    JOIN pg_roles AS r ON r.oid = a.usesysid
-    WHERE (r.rolsuper OR coalesce(pg_has_role(r.oid, c.relowner, 'MEMBER'), false))
-      AND l.locktype = 'advisory' AND l.classid::bigint = %(class)s AND l.objsubid = 2
-      AND l.pid IS DISTINCT FROM pg_backend_pid()
-      AND l.objid::bigint = (f.tbl + 2147483648) %% 4294967296
-      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+WHERE NOT EXISTS (SELECT FROM pg_locks AS l
+                  WHERE l.locktype = 'advisory' AND l.classid::bigint = %(class)s AND l.objsubid = 2
+                    AND l.pid IS DISTINCT FROM pg_backend_pid()
+                    AND l.objid::bigint = (f.tbl + 2147483648) %% 4294967296
+                    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 GROUP BY f.tbl, n.nspname, c.relname
 ORDER BY f.tbl

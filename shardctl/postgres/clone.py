@@ -21,7 +21,6 @@ from shardctl.hosts import accounts, scripts
 from shardctl.hosts.host import CommandFailed
 from shardctl.meter import BYTES, listed
 from shardctl.postgres import configuration, queries, slots
-from shardctl.postgres.configuration import Rule
 from shardctl.postgres.connection import is_lost
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shardctl.fanout import Progress
-    from shardctl.hosts.host import Host
     from shardctl.postgres.connection import Connection
     from shardctl.postgres.hosted import HostedServer
     from shardctl.topology.model import Database, Node
@@ -104,11 +102,6 @@ class Clone:
     move: str
     slot: str
     server: HostedServer
-
-    @property
-    def machine(self) -> Host:
-        """The target's host."""
-        return self.server.machine
 
     @property
     def work(self) -> Path:
@@ -202,18 +195,18 @@ def _run(
     What makes, renames or deletes something `beside` the data directory runs as that user, too, if
     that one may; else as shardctl's login user. Raises folder_unsafe then.
     """
-    directory, user = clone.server.data_directory, clone.server.account
+    directory, user, host = clone.server.data_directory, clone.server.account, clone.server.machine
     if beside:
-        user = accounts.changes_folder(clone.machine, directory.parent, user)
+        user = accounts.changes_folder(host, directory.parent, user)
     words = part, str(directory), clone.move, *words
     try:
-        return scripts.run(clone.machine, "clone", *words, user=user, text=text, timeout=timeout)
+        return scripts.run(host, "clone", *words, user=user, text=text, timeout=timeout)
     except CommandFailed as error:
         raise _refused(clone, error) from error
 
 
 def _refused(clone: Clone, error: CommandFailed) -> ShardctlError:
-    node, directory = clone.server.name, clone.server.data_directory
+    node, directory = clone.server.node.name, clone.server.data_directory
     reason = error.reason
     if error.completed.code == _FOREIGN:
         return TargetNotEmpty(node, directory, error.lines)
@@ -303,25 +296,41 @@ def _command(
 
 
 def rules(user: str, session: Connection, addresses: Sequence[str]) -> str:
-    """Compose the rules by which a clone accepts shardctl's `user`, as its source does.
+    """Compose the pg_hba.conf by which a clone accepts only `user`, from `addresses`, over TCP.
 
-    Raises role_not_admitted.
+    By the source's own rules for that role, in their order, so that it proves itself as it does
+    there. Addresses are IP addresses or networks. Raises role_not_admitted.
     """
-    found = session.execute(_QUERIES["rules"], {"user": user})
-    given = [Rule(t, tuple(d), a, m, how, tuple(o)) for t, d, a, m, how, o in found]
-    return configuration.access(user, addresses, given)
+    given = {"user": user, "addresses": [one.partition("%")[0] for one in addresses]}
+    found = [line for (line,) in session.execute(_QUERIES["rules"], given)]
+    if not found:
+        raise Refused(
+            "role_not_admitted",
+            f"pg_hba.conf of the source rejects {user} from {' and '.join(addresses)}, "
+            "and so would its clone",
+            hint=f"add an entry to pg_hba.conf of the source, such as: host all {user} "
+            f"{addresses[0]} scram-sha-256",
+        )
+    return "\n".join(["# shardctl: only shardctl, until this clone has become a node", *found, ""])
 
 
 def _wait(clone: Clone, program: str, session: Connection, progress: Progress) -> None:
-    """Wait until the copy is made; raises CopyFailed.
+    """Wait until the copy is made, and show what the source sends; raises CopyFailed.
 
     While the source reports that it sends the copy, the host is asked seldom: only where the
     program was killed, and its helper for WAL has kept the session open, does it know more.
     """
-    watcher = _Watcher(clone, session, progress)
+    node, phase, done = clone.server.node.name, "", 0
     delay, looked = _FIRST_POLL, time.monotonic()
     while True:
-        if not watcher.sends() or time.monotonic() - looked > _LOOK_S:
+        sent = _sent(clone, session)
+        if sent is not None:
+            if sent[0] != phase:
+                phase, done = sent[0], 0
+                progress.expect(node, phase, sent[2] or 0, BYTES)
+            progress.advance(node, sent[1] - done)
+            done = sent[1]
+        if sent is None or time.monotonic() - looked > _LOOK_S:
             state, looked = look(clone), time.monotonic()
             if state != "copying":
                 break
@@ -330,44 +339,23 @@ def _wait(clone: Clone, program: str, session: Connection, progress: Progress) -
     if state != "copied":
         said = [] if state == "absent" else _run(clone, "said").splitlines()
         reported = [line for line in said if not _RATE.fullmatch(line)][-_LINES:]
-        raise CopyFailed(clone.server.name, program, reported)
+        raise CopyFailed(node, program, reported)
 
 
-@dataclass(slots=True)
-class _Watcher:
-    """Reports the progress of the copy as the source has it."""
+def _sent(clone: Clone, session: Connection) -> tuple[str, int, int | None] | None:
+    """Give the phase, and the bytes sent and in all, of the copy that the source reports, if any.
 
-    clone: Clone
-    session: Connection
-    progress: Progress
-    phase: str = ""
-    done: int = 0
-
-    def sends(self) -> bool:
-        """Return whether the source reports the copy, and show what has changed.
-
-        A source that is lost ends the copy by itself.
-        """
-        if self.session.closed:
-            return False
-        node = self.clone.server.name
-        try:
-            name = {"name": self.clone.slot}
-            row = self.session.execute(_QUERIES["backup_progress"], name).fetchone()
-        except psycopg.Error as error:
-            if not is_lost(error):
-                raise
-            logger.info("node %s: cannot read the progress: %s", node, error)
-            return False
-        if row is None:
-            return False
-        phase, done, total = row
-        if phase != self.phase:
-            self.progress.expect(node, phase, total or 0, BYTES)
-            self.phase, self.done = phase, 0
-        self.progress.advance(node, done - self.done)
-        self.done = done
-        return True
+    A source that is lost ends the copy by itself.
+    """
+    if session.closed:
+        return None
+    try:
+        return session.execute(_QUERIES["backup_progress"], {"name": clone.slot}).fetchone()
+    except psycopg.Error as error:
+        if not is_lost(error):
+            raise
+        logger.info("node %s: cannot read the progress: %s", clone.server.node.name, error)
+        return None
 
 
 def files(
@@ -380,20 +368,17 @@ def files(
     server, node = clone.server, source.node.name
     elsewhere = server.own_start is not None
     hba, ident = login_files(node, session)
-    found = cast("list[tuple[str, str]]", session.execute(_QUERIES["settings"]).fetchall())
-    settings = configuration.taken(dict(found))
-    given = configuration.parameters(
-        node=server.name, host=server.host, port=server.port, settings=server.settings
-    )
+    settings: dict[str, str] = dict(session.execute(_QUERIES["settings"]).fetchall())
+    given = configuration.parameters(server.node)
     follow = configuration.following(
         conninfo=libpq.for_replication(*source, clone.slot),
         slot=clone.slot,
-        others=[*settings, *server.settings],
+        others=[*settings, *server.node.settings],
         unknown=elsewhere,
     )
     place = str(server.data_directory)
     always = configuration.wherever(settings, given, place) if elsewhere else {}
-    opened = configuration.opened(server.settings, follow)
+    opened = configuration.opened(server.node.settings, follow)
     texts = {
         "standby.signal": "",
         configuration.NAME: configuration.cloned(settings, given, source=node),

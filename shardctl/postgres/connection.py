@@ -24,7 +24,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from shardctl import fanout, libpq
 from shardctl.errors import ShardctlError
 from shardctl.libpq import CONNECT_TIMEOUT_S, reason_of
-from shardctl.postgres import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -95,30 +94,25 @@ class Running:
 
     def __init__(self, notice: Callable[[str], None] = logger.info) -> None:
         self.notice = notice
-        self._sessions: list[Connection] = []
-        self._lock = threading.Lock()
+        self._sessions: set[Connection] = set()  # each change of it is atomic
         self.stopped = threading.Event()
         """Whether they were cancelled: no other statement should begin."""
 
     @contextmanager
     def statement(self, session: Connection) -> Iterator[None]:
         """Let what a session runs in this block be cancelled."""
-        with self._lock:
-            self._sessions.append(session)
+        self._sessions.add(session)
         try:
             yield
         finally:
-            with self._lock:
-                self._sessions.remove(session)
+            self._sessions.remove(session)
 
     def cancel(self) -> None:
         """Cancel what runs now; to be called until nothing does."""
         if not self.stopped.is_set():
             self.stopped.set()
             self.notice("interrupted: cancelling the running statements")
-        with self._lock:
-            sessions = list(self._sessions)
-        for session in sessions:
+        for session in tuple(self._sessions):
             cancel(session)
 
 
@@ -134,25 +128,17 @@ class Observing(psycopg.Connection[Any]):
     """A session whose questions end by Ctrl-C, and where the server hangs.
 
     `beside` opens a second session with the same server; it has none itself, and waits for
-    `answer_s` at most. A question that ends by `lock_timeout` names who holds the lock.
+    `answer_s` at most.
     """
 
     beside: Callable[[], psycopg.Connection[Any]] | None = None
     answer_s: float = 10.0
-    _holder: str | None = None
 
     def wait(self, gen: Any, interval: float = _POLL_S, timeout: float | None = None) -> Any:
         """Consume a generator of psycopg's, as its own method does; raises AnswersNothing, too."""
-        self._holder = None
         more = {} if timeout is None else {"timeout": timeout}
         try:
             return waiting.wait(self._watched(gen), self.pgconn.socket, interval=interval, **more)
-        except psycopg.errors.LockNotAvailable as error:
-            if self._holder is None:
-                raise
-            raise psycopg.errors.LockNotAvailable(
-                f"{self._holder} holds a lock that this query waits for"
-            ) from error
         except (AnswersNothing, Cancelled, KeyboardInterrupt):
             # psycopg's own way would wait for the server, which may hang.
             cancel(self)
@@ -178,7 +164,7 @@ class Observing(psycopg.Connection[Any]):
             return end.value
 
     def _look(self) -> None:
-        """See that the server answers another session, and who blocks this one."""
+        """See that the server answers another session."""
         silent = AnswersNothing(
             "the server accepted the connection and then stopped responding for "
             f"{self.answer_s:g} s"
@@ -187,13 +173,11 @@ class Observing(psycopg.Connection[Any]):
             raise silent
         try:
             with self.beside() as other:
-                found = blocking.holders(other, [self.info.backend_pid])
+                other.execute("SELECT")
         except (AnswersNothing, psycopg.errors.ConnectionTimeout) as error:
             raise silent from error
         except psycopg.Error as error:  # such as no room for one more session
-            logger.info("cannot find out which session blocks the query: %s", reason_of(error))
-        else:
-            self._holder = str(found[0][1]) if found else None
+            logger.info("a second session with the server failed: %s", reason_of(error))
 
 
 def ask_again(read: Callable[[], Read]) -> Read:
@@ -223,28 +207,17 @@ def cancelled(error: psycopg.Error | ShardctlError) -> bool:
 class NodeUnavailable(ShardctlError):
     """A node cannot be logged in to; `reason` is libpq's or the server's last word."""
 
-    def __init__(
-        self, node: str, address: str, reason: str, error: psycopg.Error | None = None
-    ) -> None:
-        super().__init__(f"node {node} ({address}): {reason}", hint=_hint(error))
-        self.node = node
-        self.reason = reason
+    def __init__(self, node: Node, error: psycopg.Error) -> None:
+        self.node: str = node.name
+        self.reason = reason_of(error)
+        address = f"{node.host}:{node.port}"
+        super().__init__(f"node {node.name} ({address}): {self.reason}", hint=_hint(error))
 
     @property
     def answered(self) -> bool:
         """Whether a server answered, and refused this login or a question."""
         asked = getattr(self.__cause__, "sqlstate", None) is not None
         return asked or libpq.answered(self.__cause__)
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether nothing answered in time, so that another login would wait as long."""
-        return isinstance(self.__cause__, psycopg.errors.ConnectionTimeout)
-
-
-def unavailable(node: Node, error: psycopg.Error) -> NodeUnavailable:
-    """Report that a node cannot be asked, for the reason that libpq or the server gave."""
-    return NodeUnavailable(node.name, f"{node.host}:{node.port}", reason_of(error), error)
 
 
 class NodeLost(ShardctlError):
@@ -292,7 +265,7 @@ def connect(
         connection.autocommit = autocommit
     # A ProgrammingError is a libpq keyword with a value that libpq does not take.
     except (psycopg.OperationalError, psycopg.ProgrammingError) as error:
-        raise unavailable(node, error) from error
+        raise NodeUnavailable(node, error) from error
     logger.debug("connected to node %s, database %s", node.name, dbname or database.name)
     return connection
 
@@ -354,12 +327,10 @@ def is_lost(error: psycopg.Error) -> bool:
     )
 
 
-def _hint(error: psycopg.Error | None) -> str:
+def _hint(error: psycopg.Error) -> str:
     """Return what to do; of a login that failed it is a guess."""
-    if isinstance(error, AnswersNothing):
-        return "check that server: its disk, its memory, and whether the process is stopped"
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        return "wait until that session ends, or end it; then run this command again"
+        return "end the session that holds the lock (pg_locks), then run this command again"
     if isinstance(error, psycopg.errors.UndefinedTable):
         return "restore that table (docs/operations/failures.md)"
     return libpq.login_hint(

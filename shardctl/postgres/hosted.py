@@ -15,16 +15,16 @@ from shardctl.hosts.reach import host_of
 from shardctl.postgres import binaries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from shardctl.hosts.host import Host
     from shardctl.postgres.binaries import Binaries
-    from shardctl.topology.model import Control, Node
+    from shardctl.topology.model import Node
 
 _STOPPED = 3  # what a status command ends with of a server that does not run, as LSB has it
 _SECONDS = 30.0
-_LINES = 15
+_LINES, _STOP_S = 15, 60
 
 Started = Literal["started", "up", "reloaded"]
 """What `start` found to do: start it, nothing, or let a running one read its new settings."""
@@ -33,7 +33,7 @@ StopMode = Literal["smart", "fast", "immediate"]
 
 def _refused(code: str, what: str, server: HostedServer, lines: Sequence[str]) -> Refused:
     """Give an error about what a server did not do; `lines` are its last words."""
-    text = "\n  ".join([f"node {server.name}: {what}:", *lines])
+    text = "\n  ".join([f"node {server.node.name}: {what}:", *lines])
     return Refused(
         code,
         text,
@@ -90,15 +90,11 @@ def control_failed(node: str, verb: str, error: CommandFailed) -> Refused:
 class HostedServer:
     """A server on `machine`; `account` None runs it as shardctl's login user."""
 
-    name: str
-    host: str
-    port: int
+    node: Node
     data_directory: Path
     binaries: Binaries
     account: str | None
-    settings: Mapping[str, str]
     machine: Host = field(default_factory=Local)
-    control: Control | None = None
 
     @property
     def log(self) -> Path:
@@ -108,7 +104,7 @@ class HostedServer:
     @property
     def own_start(self) -> str | None:
         """The operator's own command that starts it, which may know of other configuration."""
-        return self.control.start if self.control else None
+        return self.node.control.start if self.node.control else None
 
     def process(self) -> PidFile | None:
         """Give its process, as the pid file has it, or None; raises CommandFailed."""
@@ -121,7 +117,7 @@ class HostedServer:
         """
         if self.process() is not None:
             return True
-        status = self.control.status if self.control else None
+        status = self.node.control.status if self.node.control else None
         if status is None:
             return False
         try:
@@ -130,7 +126,7 @@ class HostedServer:
             # A command that does not know, as of a cluster that is disabled, is not needed then.
             if error.completed.code == _STOPPED or self._script("unused"):
                 return False
-            raise control_failed(self.name, "status", error) from error
+            raise control_failed(self.node.name, "status", error) from error
         return True
 
     def start(self, *, timeout: float = 60) -> Started:
@@ -151,17 +147,12 @@ class HostedServer:
                 self._script("start", self.binaries.program("postgres"), timeout=timeout)
         except CommandFailed as error:
             # A start that was killed with an earlier shardctl may just have got there.
-            if self.process() is None:
-                if self.own_start is not None:
-                    raise control_failed(self.name, "start", error) from error
-                lines = self.log_tail(since=since) or error.completed.stderr.splitlines()
-                raise _refused(
-                    "server_did_not_start", "the server did not start", self, lines
-                ) from error
+            if self.own_start is not None and self.process() is None:
+                raise control_failed(self.node.name, "start", error) from error
         self._wait(deadline, since)
         return "started"
 
-    def stop(self, *, mode: StopMode = "fast", timeout: float = 60) -> bool:
+    def stop(self, *, mode: StopMode = "fast") -> bool:
         """Stop it and wait for its end; return whether it was up.
 
         The operator's own command, where there is one, decides about the mode. Raises
@@ -171,12 +162,12 @@ class HostedServer:
             return False
         failed: CommandFailed | None = None
         try:
-            if self.control is not None and self.control.stop is not None:
-                self._run_own(self.control.stop, timeout=timeout + 10)
+            if self.node.control is not None and self.node.control.stop is not None:
+                self._run_own(self.node.control.stop, timeout=_STOP_S + 10)
             else:
                 argv = [self.binaries.program("pg_ctl"), "stop", "-D", str(self.data_directory)]
-                argv += ["-m", mode, "-w", "-t", str(int(timeout))]
-                self._run(argv, timeout=timeout + 10)
+                argv += ["-m", mode, "-w", "-t", str(_STOP_S)]
+                self._run(argv, timeout=_STOP_S + 10)
         except CommandFailed as error:
             failed = error
         if self.running():
@@ -185,12 +176,12 @@ class HostedServer:
                 "server_did_not_stop", "the server did not stop", self, lines
             ) from failed
         # A server removes its pid file, for which pg_ctl waits, before its processes end.
-        self._script("gone", str(int(timeout)), timeout=timeout + _SECONDS)
+        self._script("gone", str(_STOP_S), timeout=_STOP_S + _SECONDS)
         return True
 
     def reload(self) -> None:
         """Let it read its files again, soon; raises control_failed, CommandFailed."""
-        command = self.control.reload if self.control else None
+        command = self.node.control.reload if self.node.control else None
         if command is None:
             argv = [self.binaries.program("pg_ctl"), "reload", "-D", str(self.data_directory)]
             self._run(argv)
@@ -198,15 +189,15 @@ class HostedServer:
         try:
             self._run_own(command)
         except CommandFailed as error:
-            raise control_failed(self.name, "reload", error) from error
+            raise control_failed(self.node.name, "reload", error) from error
 
-    def log_tail(self, *, since: int = 0, lines: int = _LINES) -> list[str]:
-        """Read the last `lines` of the log, none from before the byte `since`.
+    def log_tail(self, *, since: int = 0) -> list[str]:
+        """Read the last lines of the log, none from before the byte `since`.
 
         Empty where there is none that may be read, as of a server that is not started by pg_ctl.
         """
         argv = ["sh", "-c", 'tail -c "+$(($1 + 1))" -- "$2" | tail -n "$3"', "sh"]
-        argv += [str(since), str(self.log), str(lines)]
+        argv += [str(since), str(self.log), str(_LINES)]
         with suppress(CommandFailed):
             return self._run(argv).splitlines()
         return []
@@ -228,14 +219,10 @@ class HostedServer:
             lines = self.log_tail(since=since)
             raise _refused("server_did_not_start", "the server did not start", self, lines)
         if not found.ready:
-            raise _refused(
-                "server_not_ready",
-                "the server is running, but was not ready in time",
-                self,
-                self.log_tail(),
-            )
-        if found.port != self.port:
-            raise server_elsewhere(self.name, self.data_directory, found, self.port)
+            what, lines = "the server is running, but was not ready in time", self.log_tail()
+            raise _refused("server_not_ready", what, self, lines)
+        if found.port != self.node.port:
+            raise server_elsewhere(self.node.name, self.data_directory, found, self.node.port)
 
     def _run_own(self, command: str, *, timeout: float = _SECONDS) -> None:
         """Run a command of the operator's, as who logs in there, so that it may use sudo."""
@@ -260,23 +247,6 @@ def log_of(data_directory: Path) -> Path:
     return data_directory.with_name(f"{data_directory.name}.log")
 
 
-def of_node(
-    node: Node, data_directory: Path, *, machine: Host, account: str | None, programs: Binaries
-) -> HostedServer:
-    """Describe the server that a node of the topology has on its host."""
-    return HostedServer(
-        name=node.name,
-        host=node.host,
-        port=node.port,
-        data_directory=data_directory,
-        binaries=programs,
-        account=account,
-        settings=node.settings,
-        machine=machine,
-        control=node.control,
-    )
-
-
 def find(node: Node, data_directory: Path) -> HostedServer:
     """Describe it with the programs and the user that its host has for it.
 
@@ -285,4 +255,4 @@ def find(node: Node, data_directory: Path) -> HostedServer:
     machine = host_of(node)
     account = accounts.account_on(machine, node.os_user)
     programs = binaries.find(node.bin_directory, account=account, host=machine)
-    return of_node(node, data_directory, machine=machine, account=account, programs=programs)
+    return HostedServer(node, data_directory, programs, account, machine)

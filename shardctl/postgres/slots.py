@@ -16,11 +16,11 @@ from psycopg import sql
 from shardctl.errors import Incomplete, Refused
 from shardctl.libpq import Sent
 from shardctl.postgres import blocking, connection, queries
+from shardctl.postgres.blocking import Holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from shardctl.postgres.blocking import Holder
     from shardctl.postgres.connection import Connection, Route
 
 PATIENCE = 20.0
@@ -28,6 +28,7 @@ PATIENCE = 20.0
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _POLL = 0.01
+_LOCK_TIMEOUT_S = 600.0
 _LOOK_S = 0.25
 
 
@@ -43,7 +44,6 @@ def taken(name: str, reason: str) -> Refused:
 class Slot(NamedTuple):
     """A replication slot; `lost` is why it keeps no WAL any more, None where it does."""
 
-    is_active: bool
     lost: str | None
     held_bytes: int
     """WAL that it holds back."""
@@ -120,19 +120,16 @@ def release(session: Connection, name: str, deadline: float) -> None:
     `time.monotonic()`.
     """
     while True:
-        session.execute(_QUERIES["end_senders"], {"name": name})
-        user = session.execute(_QUERIES["slot_user"], {"name": name}).fetchone()
+        user = session.execute(_QUERIES["end_users"], {"name": name}).fetchone()
         if user is None:
             return
-        pid, application, address = user
+        pid, application, address, _ = user
         reason = (
             f"is in use by {application or 'another session'} (pid {pid}, {address or 'local'})"
         )
         # The name is empty for a process that ends at this moment.
-        if application and application != name:
+        if (application and application != name) or time.monotonic() > deadline:
             raise taken(name, reason)
-        if time.monotonic() > deadline:
-            raise taken(name, f"{reason}, which does not end")
         time.sleep(_POLL)
 
 
@@ -156,19 +153,14 @@ def end_sessions(session: Connection, name: str) -> None:
 
 @contextmanager
 def make_logical(
-    route: Route,
-    name: str,
-    *,
-    watch: Connection,
-    lock_timeout_s: float = 600.0,
-    report: Callable[[Holder], None] = lambda _: None,
+    route: Route, name: str, *, watch: Connection, report: Callable[[Holder], object]
 ) -> Iterator[str]:
     """Make the slot on the route's source, and hold the snapshot with which it begins: its name.
 
     That ends with the block.
 
     The slot stays. It waits for every transaction of the whole server that has written and not
-    ended, for at most `lock_timeout_s` each. `report` gets each that is in the way, once; `watch`
+    ended, for ten minutes at most each. `report` gets each that is in the way, once; `watch`
     is another session with that server. On Ctrl-C, and when `report` raises, there is no slot.
     Raises slot_blocked, slot_taken, NodeUnavailable.
     """
@@ -177,49 +169,33 @@ def make_logical(
         route, database=dataclasses.replace(route.database, options=options)
     )
     with closing(replicating.connect(route.source)) as session:
-        timeout = sql.Literal(f"{int(lock_timeout_s * 1000)}ms")
+        timeout = sql.Literal(f"{int(_LOCK_TIMEOUT_S * 1000)}ms")
         session.execute(sql.SQL("SET lock_timeout = {}").format(timeout))
         statement = sql.SQL("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export')")
-        seen: list[Holder] = []
-
-        def see(one: Holder) -> None:
-            if one not in seen:
-                seen.append(one)
-                report(one)
-
+        sent, seen = Sent(session, statement.format(sql.Identifier(name))), list[Holder]()
         try:
-            snapshot = _run(session, statement.format(sql.Identifier(name)), watch, see)
+            while not sent.answered(_LOOK_S):
+                for _, one in blocking.holders(watch, [session.info.backend_pid]):
+                    if one not in seen:
+                        seen.append(one)
+                        report(one)
+        except BaseException:
+            # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
+            connection.cancel(session)
+            with suppress(psycopg.Error):
+                sent.rows()
+            raise
+        try:
+            (((_, _, snapshot, _),),) = sent.rows()
         except psycopg.errors.LockNotAvailable as error:
             who = str(seen[-1]) if seen else "a transaction that has written"
             raise Refused(
                 "slot_blocked",
                 f"node {route.source.name}: replication slot {name} could not be made: {who} did "
-                f"not end within {lock_timeout_s:g} s",
+                f"not end within {_LOCK_TIMEOUT_S:g} s",
                 hint="end that transaction (find it in pg_stat_activity by xact_start, or in "
                 "pg_prepared_xacts), then run `shardctl moves resume`",
             ) from error
         except psycopg.errors.DuplicateObject as error:
             raise taken(name, "there is one of this name already") from error
-        yield snapshot
-
-
-def _run(
-    session: Connection,
-    statement: sql.Composed,
-    watch: Connection,
-    see: Callable[[Holder], None],
-) -> str:
-    """Send the command, and look at what it waits for until it is answered."""
-    sent = Sent(session, statement)
-    try:
-        while not sent.answered(_LOOK_S):
-            for _, one in blocking.holders(watch, [session.info.backend_pid]):
-                see(one)
-    except BaseException:
-        # The server goes on waiting after its client is gone; a cancel ends that, and the slot.
-        connection.cancel(session)
-        with suppress(psycopg.Error):
-            sent.rows()
-        raise
-    (((_, _, snapshot, _),),) = sent.rows()
-    return snapshot or ""
+        yield snapshot or ""

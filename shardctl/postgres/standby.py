@@ -13,11 +13,9 @@ import psycopg
 from psycopg import sql
 
 from shardctl.errors import Incomplete, Refused, ShardctlError
-from shardctl.libpq import reason_of
 from shardctl.meter import BYTES, size
 from shardctl.postgres import clone as clones
 from shardctl.postgres import configuration, connection, queries, slots
-from shardctl.postgres.connection import is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,11 +32,10 @@ NEAR = 1 << 20
 
 _QUERIES = queries.load("shardctl.postgres", "standby.sql")
 _FOLLOW_POLL = 0.1
-_LINES = 12
+_STALLED_S = 60
 _CUTOVER_POLL = 0.001
 _PROMOTING_S = 1.0
 """How long the server itself waits: it keeps this session, and its lock, if shardctl dies then."""
-_STREAMING = "streaming"
 _LINE = re.compile(r"^\s*\d+\s+([0-9A-F]+/[0-9A-F]+)", re.MULTILINE)
 """A line of a timeline's history."""
 
@@ -66,16 +63,10 @@ def position(lsn: str) -> int:
 def start(clone: Clone, *, timeout: float = 300) -> Started:
     """Start the clone and wait until it takes connections; `timeout` is in seconds.
 
-    It follows its source unless it was promoted. Raises clone_not_made and the errors of
+    It follows its source unless it was promoted. Raises CloneOfAnother and the errors of
     `HostedServer.start`.
     """
-    state = clones.look(clone)
-    if state not in ("made", "opened"):
-        raise Refused(
-            "clone_not_made",
-            f"node {clone.server.name}: its clone is {state} and cannot be started",
-            hint="run `shardctl moves resume` to make it first",
-        )
+    clones.look(clone)
     return clone.server.start(timeout=timeout)
 
 
@@ -89,31 +80,23 @@ def ask(
     return connection.ask_again(lambda: target.execute(query, values).fetchall())
 
 
-def follow(
-    clone: Clone,
-    source: Connection,
-    target: Connection,
-    *,
-    progress: Progress,
-    stalled: float = 60,
-) -> None:
+def follow(clone: Clone, source: Connection, target: Connection, *, progress: Progress) -> None:
     """Wait until the clone streams from its slot, at most NEAR bytes of WAL behind its source.
 
-    Both sessions are in autocommit. Gives up when it has got no further for `stalled` seconds.
+    Both sessions are in autocommit. Gives up when it has got no further for a minute.
     Raises NotFollowing, slot_gone.
     """
-    node, reached, left = clone.server.name, "", -1
+    node, reached, left = clone.server.node.name, "", -1
     moved = time.monotonic()
     while True:
-        recovering, replayed, status = _following(clone, target)
+        [(recovering, replayed, status)] = ask(target, _QUERIES["following"])
         if not recovering:
             raise NotFollowing(node, "it is not a standby", [])
         slots.require(source, node, clone.slot)
-        row = source.execute(_QUERIES["followed"], {"slot": clone.slot}).fetchone()
-        written, active = row or (replayed, False)
+        written, active = queries.one(source, _QUERIES["followed"], {"slot": clone.slot})
         # A receiver calls itself streaming before the source has agreed. Until the source knows
         # what the standby looks at (hot_standby_feedback), replay breaks off its questions.
-        streams = active and status == _STREAMING
+        streams = active and status == "streaming"
         behind = position(written) - position(replayed)
         if streams and behind <= NEAR:
             return
@@ -126,13 +109,10 @@ def follow(
             left = behind
         if replayed != reached:
             reached, moved = replayed, now
-        if now - moved > stalled:
+        if now - moved > _STALLED_S:
             how = "streams" if streams else "does not stream"
-            reason = (
-                f"the clone {how}, is {size(behind)} behind its source, and made no progress for "
-                f"{now - moved:.0f} s"
-            )
-            raise NotFollowing(node, reason, clone.server.log_tail(lines=_LINES))
+            reason = f"the clone {how}, {size(behind)} behind, and got no further in {_STALLED_S} s"
+            raise NotFollowing(node, reason, clone.server.log_tail())
         time.sleep(_FOLLOW_POLL)
 
 
@@ -147,11 +127,9 @@ def replayed(target: Connection, lsn: str, deadline: float) -> str:
         if position(reached) >= wanted:
             return str(reached)
         if time.monotonic() > deadline:
-            behind = f"{wanted - position(reached)} bytes before {lsn}"
             raise Refused(
                 "clone_not_replayed",
-                "the clone did not replay the last WAL in time: it has reached "
-                f"{reached}, {behind}",
+                f"the clone did not replay the WAL up to {lsn} in time: it has reached {reached}",
                 hint="run `shardctl moves resume` to try again; check the clone's disk",
             )
         time.sleep(_CUTOVER_POLL)
@@ -162,7 +140,6 @@ def promote(target: Connection, deadline: float) -> None:
 
     `target` is in autocommit, `deadline` on `time.monotonic()`. Raises clone_not_promoted.
     """
-    began = time.monotonic()
     while True:
         left = min(_PROMOTING_S, max(0.0, deadline - time.monotonic()))
         promoting = _QUERIES["promote"].format(polls=sql.Literal(int(left * 1000)))
@@ -179,7 +156,7 @@ def promote(target: Connection, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise Incomplete(
                 "clone_not_promoted",
-                f"the clone is still a standby {time.monotonic() - began:.0f} s after pg_promote()",
+                "the clone is still a standby after pg_promote()",
                 hint="check the clone's log; when it has been promoted, run `shardctl moves "
                 "resume`",
             )
@@ -193,18 +170,6 @@ def promoted_at(session: Connection) -> str | None:
     row = session.execute(_QUERIES["history"]).fetchone()
     found = _LINE.findall(row[0]) if row is not None and row[0] is not None else []
     return found[-1] if found else None
-
-
-def _following(clone: Clone, target: Connection) -> tuple[bool, str, str]:
-    try:
-        [(recovering, replayed, status)] = ask(target, _QUERIES["following"])
-    except psycopg.Error as error:
-        if not is_lost(error):
-            raise
-        reason = f"the connection to the clone was lost: {reason_of(error)}"
-        lines = clone.server.log_tail(lines=_LINES)
-        raise NotFollowing(clone.server.name, reason, lines) from error
-    return recovering, replayed, status
 
 
 def in_recovery(target: Connection) -> bool:
@@ -225,7 +190,7 @@ def require_closed(clone: Clone, target: Connection, user: str) -> None:
         raise Refused(
             "clone_not_closed",
             "\n  ".join(
-                [f"node {clone.server.name}: the clone runs with unexpected settings:", *wrong]
+                [f"node {clone.server.node.name}: the clone runs with unexpected settings:", *wrong]
             ),
             hint="its server reads files outside its data directory, or starts with extra "
             "parameters: change that, then run `shardctl moves resume`",
@@ -280,7 +245,7 @@ def open_up(clone: Clone, target: Connection, deadline: float) -> tuple[str, ...
     if wrong or not is_read:
         raise Incomplete(
             "clone_not_opened",
-            f"node {clone.server.name}: the new primary still accepts only shardctl's connections:"
+            f"node {clone.server.node.name}: the new primary still accepts only shardctl's logins:"
             + "\n  ".join(["", *(wrong or ["the server did not reload its files in time"])]),
             hint="fix the file named above, then run `shardctl moves resume`",
         )

@@ -1,12 +1,8 @@
 -- name: slot
--- One replication slot: whether a session uses it, why its WAL is lost, bytes of WAL that it
--- holds back, and bytes that its target has not confirmed
-SELECT s.active,
-       CASE s.wal_status WHEN 'lost'
-            THEN CASE coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed')
-                 WHEN 'wal_removed' THEN 'it held back more WAL than max_slot_wal_keep_size'
-                 WHEN 'idle_timeout' THEN 'nothing used it for idle_replication_slot_timeout'
-                 ELSE to_jsonb(s) ->> 'invalidation_reason' END END,
+-- One replication slot: why its WAL is lost, in PostgreSQL's word, bytes of WAL that it holds back,
+-- and bytes that its target has not confirmed
+SELECT CASE s.wal_status WHEN 'lost'
+            THEN coalesce(to_jsonb(s) ->> 'invalidation_reason', 'wal_removed') END,
        coalesce(pg_wal_lsn_diff(w.at, s.restart_lsn), 0)::bigint,
        greatest(coalesce(pg_wal_lsn_diff(w.at, s.confirmed_flush_lsn), 0), 0)::bigint
 FROM pg_replication_slots AS s,
@@ -22,22 +18,16 @@ FROM pg_create_physical_replication_slot(%(name)s, immediately_reserve => true)
 -- Drop it; a row when it existed
 SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %(name)s
 
--- name: end_senders
--- End the walsenders of this application_name
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE backend_type = 'walsender' AND application_name = %(name)s
-
--- name: slot_user
--- The client of the slot, or one with the slot's name that is still ending
-SELECT a.pid, a.application_name, host(a.client_addr)
+-- name: end_users
+-- End the walsenders of this application_name; the client of the slot, or one of them that is still ending
+SELECT a.pid, a.application_name, host(a.client_addr), pg_terminate_backend(a.pid)
 FROM pg_stat_activity AS a
 WHERE a.backend_type = 'walsender' AND a.application_name = %(name)s
 UNION ALL
-SELECT s.active_pid, a.application_name, host(a.client_addr)
+SELECT s.active_pid, a.application_name, host(a.client_addr), false
 FROM pg_replication_slots AS s
 LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
 WHERE s.slot_name = %(name)s AND s.active
-LIMIT 1
 
 -- name: backup_progress
 -- The progress of the base backup with this application_name; no row when none runs
@@ -47,17 +37,22 @@ JOIN pg_stat_activity AS a ON a.pid = p.pid
 WHERE a.application_name = %(name)s
 
 -- name: settings
--- The parameters that the server was given, as they are in force
-SELECT name, setting FROM pg_settings
-WHERE source IN ('configuration file', 'command line', 'environment variable')
-UNION ALL
--- Those that this very session, or its role, has otherwise hide what the files have.
-(SELECT DISTINCT ON (s.name) s.name, f.setting
- FROM pg_file_settings AS f
- JOIN pg_settings AS s ON lower(s.name) = lower(f.name)
- WHERE f.applied
-   AND s.source IN ('client', 'session', 'user', 'database', 'database user', 'global')
- ORDER BY s.name, f.seqno DESC)
+-- The parameters that the server was given, as they are in force, but for those that no clone gets of it
+SELECT name, setting FROM (
+    SELECT name, setting FROM pg_settings
+    WHERE source IN ('configuration file', 'command line', 'environment variable')
+    UNION ALL
+    -- Those that this very session, or its role, has otherwise hide what the files have.
+    (SELECT DISTINCT ON (s.name) s.name, f.setting
+     FROM pg_file_settings AS f
+     JOIN pg_settings AS s ON lower(s.name) = lower(f.name)
+     WHERE f.applied
+       AND s.source IN ('client', 'session', 'user', 'database', 'database user', 'global')
+     ORDER BY s.name, f.seqno DESC)) AS given
+WHERE name !~ '^(archive|primary|recovery|restore)_'
+  AND name NOT IN ('config_file', 'data_directory', 'external_pid_file', 'hba_file', 'ident_file',
+                   'promote_trigger_file', 'sync_replication_slots', 'synchronized_standby_slots',
+                   'synchronous_standby_names')
 ORDER BY 1
 
 -- name: files
@@ -68,7 +63,9 @@ SELECT setting,
 FROM pg_settings WHERE name IN ('hba_file', 'ident_file') ORDER BY name
 
 -- name: rules
--- The rules by which one role may log in over TCP, in their order
+-- The lines by which one role may log in over TCP from some addresses, in the order of the rules: the
+-- part of each rule that is these addresses'. What names of hosts, samehost and samenet match only the
+-- server knows: they stay
 WITH RECURSIVE group_of (oid, name) AS (
     SELECT oid, rolname FROM pg_roles WHERE rolname = %(user)s
     UNION
@@ -76,15 +73,34 @@ WITH RECURSIVE group_of (oid, name) AS (
     FROM group_of AS g
     JOIN pg_auth_members AS m ON m.member = g.oid
     JOIN pg_roles AS r ON r.oid = m.roleid
+), rule AS (
+    SELECT h.*, CASE WHEN netmask IS NOT NULL THEN split_part(address, '%%', 1)::inet END AS ip
+    FROM pg_hba_file_rules() WITH ORDINALITY AS h
+    WHERE error IS NULL AND type <> 'local' AND database <> '{replication}'
+      AND EXISTS (SELECT FROM unnest(user_name) AS u
+                  WHERE u IN ('all', %(user)s)
+                     OR (left(u, 1) = '+' AND substr(u, 2) IN (SELECT name FROM group_of))
+                     OR (left(u, 1) = '/' AND %(user)s ~ substr(u, 2)))
 )
-SELECT type, database, address, netmask, auth_method, coalesce(options, '{}')
-FROM pg_hba_file_rules() WITH ORDINALITY
-WHERE error IS NULL AND type <> 'local' AND database <> '{replication}'
-  AND EXISTS (SELECT FROM unnest(user_name) AS u
-              WHERE u IN ('all', %(user)s)
-                 OR (left(u, 1) = '+' AND substr(u, 2) IN (SELECT name FROM group_of))
-                 OR (left(u, 1) = '/' AND %(user)s ~ substr(u, 2)))
-ORDER BY ordinality
+SELECT concat_ws(' ', r.type,
+                 (SELECT string_agg(CASE d WHEN 'all' THEN d ELSE quote_ident(d) END, ',')
+                  FROM unnest(r.database) AS d),
+                 quote_ident(%(user)s),
+                 CASE WHEN r.address = 'all' THEN network(o.net)::text
+                      WHEN r.netmask IS NULL THEN quote_ident(r.address)
+                      ELSE network(CASE WHEN masklen(t.net) > masklen(o.net) THEN t.net ELSE o.net END)::text
+                 END,
+                 r.auth_method,
+                 (SELECT string_agg(quote_ident(option), ' ') FROM unnest(r.options) AS option))
+FROM rule AS r
+LEFT JOIN LATERAL (
+    SELECT set_masklen(r.ip, bits) AS net
+    FROM generate_series(0, CASE family(r.ip) WHEN 4 THEN 32 ELSE 128 END) AS bits
+    WHERE netmask(set_masklen(r.ip, bits)) = split_part(r.netmask, '%%', 1)::inet
+) AS t ON true
+JOIN unnest(%(addresses)s::inet[]) WITH ORDINALITY AS o (net, place)
+  ON CASE WHEN r.address = 'all' THEN true WHEN r.netmask IS NULL THEN o.place = 1 ELSE o.net && t.net END
+ORDER BY r.ordinality, o.place
 
 -- name: following
 -- The position of a standby

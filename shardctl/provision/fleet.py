@@ -67,7 +67,7 @@ class FleetPlan:
         """List all changes, node by node in the topology's order, then the poolers'."""
         changes = [change for node in self.nodes for change in node.changes()]
         for wanted in self.poolers.changes() if self.poolers else ():
-            pooler = wanted.seen.pooler
+            pooler = wanted.pooler
             action: Action = "write" if wanted.action == "write" else "reload"
             name = str(pooler.databases_file)
             changes.append(Change(action, "aliases", None, name=name, pooler=pooler.name))

@@ -11,7 +11,7 @@ from shardctl import fanout
 from shardctl.access import read_only
 from shardctl.errors import together
 from shardctl.postgres import OLDEST_MAJOR, catalog, queries
-from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import cluster, identity, keys, ledger, lock
 from shardctl.state.cluster import QUERIES as STATE
 
@@ -91,12 +91,13 @@ def observe(topology: Topology, node: Node, *, command: str) -> Observed:
             return _observe_database(connection, topology, node)
     except NodeUnavailable as error:
         # Where no server answers, another database would only be waited for as long again.
-        found = None if error.timed_out else _without_database(topology, node, purpose)
+        late = isinstance(error.__cause__, psycopg.errors.ConnectionTimeout)
+        found = None if late else _without_database(topology, node, purpose)
         if found is None:
             raise
         return found
     except psycopg.Error as error:
-        raise unavailable(node, error) from error
+        raise NodeUnavailable(node, error) from error
 
 
 def look(

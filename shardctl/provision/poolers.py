@@ -72,8 +72,8 @@ class PoolersPlan:
         # Its journal is on nodes that cannot be read: at the poolers a move shows as well.
         if self.unread and (staged := applying.staged_there(pooler, host)):
             raise applying.FileStaged(pooler, staged[0])
-        seen = applying.observe(self.topology, pooler, host, purpose=purpose)
-        return applying.plan(self.topology, seen, self.map_version, force=self.force)
+        version, force = self.map_version, self.force
+        return applying.plan(self.topology, pooler, host, version, force=force, purpose=purpose)
 
 
 def chosen(topology: Topology, names: Iterable[str]) -> list[Pooler]:
@@ -146,15 +146,15 @@ def plan(
     problems = [named(f"pooler {pooler.name}", error) for pooler, error in found.problems]
     owners: dict[Place, PoolerName] = {}
     for _, wanted in found.values:
-        seen = wanted.seen
-        first = owners.setdefault(seen.place, seen.pooler.name)
+        name = wanted.pooler.name
+        first = owners.setdefault(wanted.place, name)
         # By their hosts' names the loader could not know that it is one machine.
-        if first != seen.pooler.name:
+        if first != name:
             problems.append(
                 Refused(
                     "pooler_file_shared",
-                    f"pooler {seen.pooler.name}: pooler {first} uses the same "
-                    f"databases_file: {seen.place.path}",
+                    f"pooler {name}: pooler {first} uses the same "
+                    f"databases_file: {wanted.place.path}",
                     hint="give each pooler its own databases_file",
                 )
             )
@@ -209,7 +209,7 @@ def carry_out(
     done: list[PoolerName] = []
 
     def one(planned: Wanted) -> None:
-        pooler = planned.seen.pooler
+        pooler = planned.pooler
         progress.expect(pooler.name, "applying configuration", 1)
         purpose = lock.purpose(command)
         now = plan.look(pooler, purpose=purpose)
@@ -232,8 +232,8 @@ def carry_out(
             f"interrupted: updated poolers: {', '.join(sorted(done)) or 'none'}",
             hint=f"run `shardctl {command}` again to finish the rest",
         ) from interrupt
-    failed = [planned.seen.pooler.name for planned, _ in ended.problems]
-    errors = [named(f"pooler {p.seen.pooler.name}", error) for p, error in ended.problems]
+    failed = [planned.pooler.name for planned, _ in ended.problems]
+    errors = [named(f"pooler {p.pooler.name}", error) for p, error in ended.problems]
     if failed:
         errors.append(poolers_unfinished(sorted(done), failed))
     return [*errors, *_on_all(locks, record)]

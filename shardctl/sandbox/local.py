@@ -55,8 +55,8 @@ class LocalServer(HostedServer):
         found = self.process()
         if found is None:
             return "start"
-        if found.port != self.port:
-            raise server_elsewhere(self.name, self.data_directory, found, self.port)
+        if found.port != self.node.port:
+            raise server_elsewhere(self.node.name, self.data_directory, found, self.node.port)
         return "reload" if self._changed() else "up"
 
     def init(
@@ -125,9 +125,7 @@ class LocalServer(HostedServer):
         return True
 
     def _block(self) -> str:
-        return configuration.block(
-            node=self.name, host=self.host, port=self.port, settings=self.settings
-        )
+        return configuration.composed(configuration.parameters(self.node))
 
     def _changed(self) -> str | None:
         """Give what its configuration should be; None where it is that."""

@@ -35,9 +35,6 @@ _POLL = 0.02
 _SECONDS = 20.0
 _DAEMON_SECONDS = 1.0
 _LINES = 10
-_HBA = "hba.conf"
-_USERS = "users.txt"
-_OWN = ".own.ini"
 _PRIVATELY = 'umask 077 && : >>"$1" && chmod 600 -- "$1"'
 """Makes a file that only its user reads."""
 
@@ -76,17 +73,8 @@ class Server:
     @classmethod
     def of(cls, topology: Topology, pooler: Pooler, program: str) -> Server:
         """Put together what runs a pooler here; raises value_refused and account_refused."""
-        config = pooler.config
         password = build.sandbox_password(topology)
-        text = render.configuration(
-            topology,
-            pooler,
-            auth_file=config.with_name(_USERS),
-            log_file=config.with_suffix(".log"),
-            pid_file=config.with_suffix(".pid"),
-            own_file=config.with_suffix(_OWN),
-            hba_file=config.with_name(_HBA) if password else None,
-        )
+        text = render.configuration(topology, pooler, secret=bool(password))
         account = accounts.server_account(pooler.os_user)
         return cls(pooler, topology.database, program, account, text, password)
 
@@ -103,12 +91,12 @@ class Server:
     @property
     def users(self) -> Path:
         """The file of those who may log in."""
-        return self.pooler.config.with_name(_USERS)
+        return self.pooler.config.with_name(render.USERS)
 
     @property
     def own(self) -> Path:
         """The file of the user's own settings."""
-        return self.pooler.config.with_suffix(_OWN)
+        return self.pooler.config.with_suffix(render.OWN)
 
     def made(self, path: Path | None = None) -> Literal["absent", "ours", "foreign"]:
         """Return what is in the place of a file, if none is named of its configuration."""
@@ -178,7 +166,7 @@ class Server:
         """
         if self.made() != "ours":
             return (), None
-        written = (self.pooler.config, self.users, self.users.with_name(_HBA))
+        written = (self.pooler.config, self.users, self.users.with_name(render.HBA))
         names = [self.log, self.pid_file, *(p for p in written if self.made(p) != "foreign")]
         aliases = self._read(self.pooler.databases_file) or ""
         if not aliases.strip() or not render.is_edited(aliases):
@@ -229,7 +217,7 @@ class Server:
         secret = sorted({self.database.user, self.pooler.admin_user}) if self.password else []
         users = render.users(list(dict.fromkeys(names)), dict.fromkeys(secret, self.password or ""))
         files = {self.pooler.config: self.configuration, self.users: users}
-        return files | ({self.users.with_name(_HBA): render.access(secret)} if secret else {})
+        return files | ({self.users.with_name(render.HBA): render.access(secret)} if secret else {})
 
     def _stale(self) -> dict[Path, str]:
         """Give the files that differ from what they should contain, and those that are missing."""

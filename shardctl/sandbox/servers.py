@@ -261,15 +261,9 @@ def _directory(node: Node) -> Path:
 def _server(node: Node) -> LocalServer:
     """Return the object that controls the node's server here."""
     account = accounts.server_account(node.os_user)
-    return LocalServer(
-        name=node.name,
-        host=node.host,
-        port=node.port,
-        data_directory=_directory(node),
-        binaries=binaries.find(node.bin_directory, account=account),
-        account=account,
-        settings=_STREAMS | dict(node.settings),
-    )
+    programs = binaries.find(node.bin_directory, account=account)
+    own = replace(node, settings=_STREAMS | dict(node.settings), control=None)
+    return LocalServer(own, _directory(node), programs, account)
 
 
 def _remove_parent(parent: Path) -> None:

@@ -18,7 +18,7 @@ from psycopg.pq import TransactionStatus
 from shardctl.errors import ShardctlError, together
 from shardctl.libpq import Wire
 from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.state import observer
 from shardctl.state.cluster import QUERIES
 
@@ -142,7 +142,7 @@ def held(
             try:
                 take(session, name)
             except psycopg.Error as error:
-                raise unavailable(node, error) from error
+                raise NodeUnavailable(node, error) from error
             sessions[name] = session
         yield sessions
 

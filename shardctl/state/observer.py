@@ -10,7 +10,7 @@ import psycopg
 from shardctl import fanout
 from shardctl.errors import ShardctlError, together
 from shardctl.fanout import Value
-from shardctl.postgres.connection import AnswersNothing, NodeUnavailable, connect, unavailable
+from shardctl.postgres.connection import AnswersNothing, NodeUnavailable, connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -81,7 +81,7 @@ def ask(
         if isinstance(error, AnswersNothing | NodeUnavailable) and not node.shards:
             away.add(node.name)
         if isinstance(error, psycopg.Error):
-            errors[node.name] = unavailable(node, error)
+            errors[node.name] = NodeUnavailable(node, error)
         elif isinstance(error, ShardctlError):
             errors[node.name] = error
         else:

@@ -11,7 +11,7 @@ import psycopg
 
 from shardctl.errors import Refused, ShardctlError, together
 from shardctl.postgres import queries
-from shardctl.postgres.connection import NodeUnavailable, connect, unavailable
+from shardctl.postgres.connection import NodeUnavailable, connect
 from shardctl.provision.maps import map_unwritten
 from shardctl.state import cluster, lock, observer
 from shardctl.traffic.client_routes import QUERIES, TABLE
@@ -106,7 +106,7 @@ def session(topology: Topology, node: Node, *, autocommit: bool = False) -> Iter
         ) as connection:
             yield connection
     except psycopg.Error as error:
-        raise unavailable(node, error) from error
+        raise NodeUnavailable(node, error) from error
 
 
 def _seen(topology: Topology, connection: Connection, node: Node) -> Seen:

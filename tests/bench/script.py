@@ -265,15 +265,8 @@ def clone(move: Move) -> None:
     copying = [programs.program("pg_basebackup"), "-D", str(directory), "-d", way]
     copying += ["-R", "-X", "stream", "-c", "fast", "--no-manifest", "--no-password"]
     subprocess.run(copying, check=True, user=account, cwd="/", stdin=subprocess.DEVNULL)
-    LocalServer(
-        name=target.name,
-        host=target.host,
-        port=target.port,
-        data_directory=directory,
-        binaries=programs,
-        account=account,
-        settings={**OVERRIDES, **target.settings},
-    ).start()
+    standby = replace(target, settings={**OVERRIDES, **target.settings})
+    LocalServer(standby, directory, programs, account).start()
 
 
 def follow(move: Move, source: Connection, target: Connection) -> sql.Composed:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,8 +22,11 @@ from shardctl.postgres.clone import CloneOfAnother, CopyFailed, TargetNotEmpty
 from shardctl.topology.model import Control
 from tests.fixtures.processes import ended
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.clones import HERE, Cloning, rules
+from tests.fixtures.servers.clones import APP, HERE, Cloning, rules
 from tests.fixtures.servers.postgres import free_ports, wait_for
+
+if TYPE_CHECKING:
+    from tests.fixtures.servers.postgres import PgServer
 
 
 def test_a_directory_with_something_in_it_is_refused_and_left(cloning: Cloning) -> None:
@@ -205,7 +209,8 @@ def test_a_data_directory_of_another_version_is_not_started(cloning: Cloning) ->
 
 def test_a_server_on_another_port_is_told(cloning: Cloning) -> None:
     cloning.start()
-    server = dataclasses.replace(cloning.clone.server, port=free_ports(1)[0])
+    node = dataclasses.replace(cloning.target, port=free_ports(1)[0])
+    server = dataclasses.replace(cloning.clone.server, node=node)
     with raises_code("server_elsewhere", match=str(cloning.port)):
         server.start()
 
@@ -216,7 +221,8 @@ def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) ->
 
     def with_status(command: str) -> bool:
         control = dataclasses.replace(NONE, status=command)
-        return dataclasses.replace(server, control=control).running()
+        node = dataclasses.replace(cloning.target, control=control)
+        return dataclasses.replace(server, node=node).running()
 
     assert with_status("exit 0")
     assert not with_status("exit 3")
@@ -231,7 +237,57 @@ def test_what_its_own_commands_say_counts_with_what_is_seen(cloning: Cloning) ->
 def test_a_command_that_does_not_stop_it_is_told(cloning: Cloning) -> None:
     cloning.start()
     control = dataclasses.replace(NONE, stop="echo in vain >&2")
-    server = dataclasses.replace(cloning.clone.server, control=control)
+    node = dataclasses.replace(cloning.target, control=control)
+    server = dataclasses.replace(cloning.clone.server, node=node)
     with raises_code("server_did_not_stop"):
         server.stop()
     assert cloning.clone.server.running()
+
+
+_RULES = """\
+host all postgres,someone 127.0.0.0/8 trust
+host all all ::1/128 trust
+local all all trust
+host app,sameuser,"The App" all 10.0.0.0/8 md5
+host all all 10.0.1.0 255.255.255.0 md5
+host replication all all trust
+host all nobody all reject
+host all postgres samenet ident map=m
+host all all db-a.example reject
+host "all" all all scram-sha-256
+"""
+
+
+def test_a_clone_accepts_shardctl_by_the_rules_of_its_source(clone_source: PgServer) -> None:
+    with rules(clone_source, _RULES), clone_source.connect() as session:
+        ours = ["10.0.0.9", "127.0.0.1", "::1", "fe80::1%lo"]
+        found = clones.rules("postgres", session, ours)
+        wide = clones.rules("postgres", session, ["10.0.0.0/7"])
+    head, *lines = found.splitlines()
+    assert head.startswith("# shardctl: ")
+    assert lines == [
+        "host all postgres 127.0.0.1/32 trust",
+        "host all postgres ::1/128 trust",
+        'host app,sameuser,"The App" postgres 10.0.0.9/32 md5',
+        'host all postgres samenet ident "map=m"',
+        'host all postgres "db-a.example" reject',
+        "host all postgres 10.0.0.9/32 scram-sha-256",
+        "host all postgres 127.0.0.1/32 scram-sha-256",
+        "host all postgres ::1/128 scram-sha-256",
+        "host all postgres fe80::1/128 scram-sha-256",
+    ]
+    assert wide.splitlines()[1:] == [
+        'host app,sameuser,"The App" postgres 10.0.0.0/8 md5',
+        "host all postgres 10.0.1.0/24 md5",
+        *lines[3:5],
+        "host all postgres 10.0.0.0/7 scram-sha-256",
+    ]
+
+
+def test_a_role_that_the_source_rejects_is_refused(clone_source: PgServer) -> None:
+    only = "host all postgres 127.0.0.1/32 trust\n"
+    with rules(clone_source, only), clone_source.connect() as session:
+        with raises_code("role_not_admitted"):
+            clones.rules(APP, session, ["127.0.0.1"])
+        with raises_code("role_not_admitted"):
+            clones.rules("postgres", session, ["10.0.0.9"])

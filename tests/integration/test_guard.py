@@ -20,7 +20,7 @@ from shardctl.hosts import accounts
 from shardctl.hosts.local import Local
 from shardctl.pgbouncer import guard
 from shardctl.pgbouncer.console import conninfo
-from shardctl.pgbouncer.guard import Guard, Staged
+from shardctl.pgbouncer.guard import Guard
 from tests.fixtures.processes import ended, matching
 from tests.fixtures.refusals import raises_code
 from tests.fixtures.servers import postgres as servers
@@ -57,9 +57,10 @@ class Site:
         return conninfo(self.bouncer.pooler, self.bouncer.server.database, purpose="guard")
 
     def arm(self, *aliases: str, **given: Any) -> Guard:
-        given = {"name": "1", "directory": self.directory, "console": self.console} | given
-        given = {"after_s": AFTER, "user": accounts.server_account(None)} | given
-        return guard.arm(given.pop("host", Local()), aliases=aliases, **given)
+        host, name = given.pop("host", Local()), given.pop("name", "1")
+        one = Guard(host, name, self.directory, accounts.server_account(None))
+        given = {"after_s": AFTER, "console": self.console, **given}
+        return guard.arm(one, aliases=aliases, **given)
 
     def refusal(self, **given: Any) -> str:
         """Arm, and give the reason for which it is refused."""
@@ -83,13 +84,13 @@ class Site:
             [[port]] = client.execute("SELECT inet_server_port()").fetchall()
         return port
 
-    def stage(self) -> Staged:
+    def stage(self) -> tuple[Path, Path]:
         """Lay a file beside that of the aliases, which leads `one` to the other server."""
-        staged = Staged(self.directory / "shards.ini.new", self.bouncer.databases_file)
+        staged = self.directory / "shards.ini.new"
         text = self.bouncer.databases_file.read_text()
-        staged.file.write_text(text.replace(str(self.node.port), str(self.other.port)))
-        staged.file.chmod(0o644)
-        return staged
+        staged.write_text(text.replace(str(self.node.port), str(self.other.port)))
+        staged.chmod(0o644)
+        return staged, self.bouncer.databases_file
 
 
 @pytest.fixture
@@ -191,7 +192,7 @@ def test_a_guard_asks_until_the_answer_is_true_while_its_clients_are_served(site
         finally:
             session.execute("DROP TABLE public.arrived")
     assert site.port_of("one") == site.other.port
-    assert not staged.file.exists()
+    assert not staged[0].exists()
     log = disarm_fired(armed)
     assert "the answer is not true" in log
     assert "the answer is true" in log

@@ -138,9 +138,7 @@ def test_a_guard_runs_as_the_owner_of_the_poolers_directory(
 ) -> None:
     pooler = pg_bouncer.pooler
     armed = guard.arm(
-        host_of(pooler),
-        name="test",
-        directory=pooler.databases_file.parent,
+        guard.Guard(host_of(pooler), "test", pooler.databases_file.parent),
         console=f"host=127.0.0.1 port={pooler.port} dbname=pgbouncer user={pooler.admin_user}",
         aliases=["a"],
         after_s=600,

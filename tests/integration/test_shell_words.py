@@ -17,7 +17,7 @@ from shardctl.sandbox.local import LocalServer
 from shardctl.topology import loader
 from shardctl.topology.loader import TopologyInvalid
 from tests.fixtures.refusals import raises_code
-from tests.fixtures.servers.postgres import free_ports, stop_all_below
+from tests.fixtures.servers.postgres import free_ports, local_node, stop_all_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,14 +38,12 @@ def place(server_directory: Path) -> Iterator[Path]:
 
 def described(place: Path) -> LocalServer:
     account = accounts.server_account(None)
+    settings = {"fsync": "off", "shared_buffers": "16MB"}
     return LocalServer(
-        name="a",
-        host="127.0.0.1",
-        port=free_ports(1)[0],
+        local_node(place, "a", free_ports(1)[0], range(0), settings=settings),
         data_directory=place / "sandbox" / "a",
         binaries=binaries.find(None, account=account),
         account=account,
-        settings={"fsync": "off", "shared_buffers": "16MB"},
     )
 
 

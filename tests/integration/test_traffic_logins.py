@@ -33,11 +33,11 @@ def mini_move(fleet: PooledFleet, shard: int, *, outage_s: float) -> None:
         began = time.monotonic()
         # What had found the table under its old name writes until here.
         source.execute(f"BEGIN; LOCK TABLE {retired}.{TABLE}; COMMIT".encode())
-        where = ["-h", a.host, "-p", str(a.port), "-U", SUPERUSER, fleet.database]
+        where = ["-h", a.node.host, "-p", str(a.node.port), "-U", SUPERUSER, fleet.database]
         dump = Local().run([a.binaries.program("pg_dump"), "-n", retired, *where]).stdout
         wait_for(lambda: time.monotonic() > began + outage_s)
         script = f"{dump.replace(retired, live)}{new_map} SELECT shardctl.open_block({shard});"
-        where = ["-h", b.host, "-p", str(b.port), "-U", SUPERUSER, fleet.database]
+        where = ["-h", b.node.host, "-p", str(b.node.port), "-U", SUPERUSER, fleet.database]
         words = ["-X", "-q", "-1", "-v", "ON_ERROR_STOP=1"]
         Local().run([b.binaries.program("psql"), *words, *where], input=script)
         source.execute(new_map.encode())

@@ -21,9 +21,7 @@ def test_a_rate_holds_for_all_pipes_together_and_rows_arrive_frozen(streamed: St
     )  # fmt: skip
     structure.make_tables(streamed.route, [SCHEMA], major=streamed.major)
     total = sum(table.bytes for table in copying.tables(streamed.source, [SCHEMA]))
-    with slots.make_logical(
-        streamed.route, NAME, watch=streamed.source, lock_timeout_s=20
-    ) as snapshot:
+    with slots.make_logical(streamed.route, NAME, watch=streamed.source, report=print) as snapshot:
         began = time.monotonic()
         streamed.pour(snapshot, max_rate=total)
         assert time.monotonic() - began > 0.6  # the rows alone are less than what is on disk

@@ -115,15 +115,8 @@ def patroni(server_directory: Path) -> Iterator[PgServer]:
         )
     )
     file.chmod(0o644)
-    server = LocalServer(
-        name="a",
-        host="127.0.0.1",
-        port=port,
-        data_directory=place / "data",
-        binaries=programs,
-        account=account,
-        settings={},
-    )
+    node = local_node(place, "a", port, range(0), settings={})
+    server = LocalServer(node, place / "data", programs, account)
     made = PgServer(server)
     with at_work([program, str(file)], log) as process:
 

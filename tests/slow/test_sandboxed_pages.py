@@ -21,7 +21,7 @@ from shardctl.postgres import binaries
 from shardctl.sandbox.local import LocalServer
 from tests.bench import moving
 from tests.fixtures.network.pages import block, commands
-from tests.fixtures.servers.postgres import PATIENCE_S, free_ports, wait_for
+from tests.fixtures.servers.postgres import PATIENCE_S, free_ports, local_node, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,14 +48,12 @@ class Typed:
 
     def server(self, machine: str) -> LocalServer:
         """Give the server of a machine, which need not be in the topology."""
+        directory, settings = self.fleet.directory, {"wal_level": "logical"}
         return LocalServer(
-            name=machine,
-            host="127.0.0.1",
-            port=self.ports[machine],
-            data_directory=self.fleet.directory / "data" / self.nodes[machine],
+            local_node(directory, machine, self.ports[machine], range(0), settings=settings),
+            data_directory=directory / "data" / self.nodes[machine],
             binaries=self.programs[machine],
             account=accounts.server_account(None),
-            settings={"wal_level": "logical"},
         )
 
     def create(self, machine: str) -> None:
@@ -175,19 +173,21 @@ def test_a_lost_node_is_replaced_by_its_standby(typed: Typed) -> None:
     two.data_directory.mkdir(mode=0o700)
     if two.account is not None:
         shutil.chown(two.data_directory, two.account)
-    where = f"host=127.0.0.1 port={one.port} user=postgres passfile={typed.fleet.passfile}"
+    where = f"host=127.0.0.1 port={one.node.port} user=postgres passfile={typed.fleet.passfile}"
     program = one.binaries.program("pg_basebackup")
     argv = [program, "-d", where, "-D", str(two.data_directory), "-R", "--checkpoint=fast"]
     Local().run(argv, user=two.account)
     two.start()
     [last] = typed.ask(5, ROW)
-    with psycopg.connect(host="127.0.0.1", port=two.port, user="postgres", dbname="app") as session:
+    with psycopg.connect(
+        host="127.0.0.1", port=two.node.port, user="postgres", dbname="app"
+    ) as session:
         session.autocommit = True
         seen = f"SELECT FROM shard5.photos_by_user WHERE id = {last}"
         wait_for(lambda: session.execute(seen.encode()).fetchall())
     typed.lose("db2")
     typed.block("standby")
-    assert typed.fleet.node("b").port == two.port
+    assert typed.fleet.node("b").port == two.node.port
     assert last in typed.ask(5, "SELECT id FROM shard{}.photos_by_user")
 
 

@@ -49,7 +49,7 @@ def test_rules_that_the_server_cannot_read_keep_the_clone_closed(cloning: Clonin
         cloning.open_up(target)
     assert closed.value.exit_code == 3
     assert is_barred(cloning)
-    files.write(cloning.clone.machine, cloning.data / clones.HBA, good, user=user)
+    files.write(cloning.clone.server.machine, cloning.data / clones.HBA, good, user=user)
     cloning.open_up(target)
     assert not is_barred(cloning)
 
@@ -62,17 +62,14 @@ def test_a_clone_that_cannot_follow_is_an_error_with_its_log(cloning: Cloning) -
     target.execute("SELECT pg_reload_conf()")
     why = 'replication slot "missing" does not exist'
     wait_for(lambda: any(why in line for line in cloning.clone.server.log_tail()))
-    with pytest.raises(NotFollowing) as lost:
-        cloning.follow(stalled=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standby, "_STALLED_S", 1)
+        with pytest.raises(NotFollowing) as lost:
+            cloning.follow()
     assert why in lost.value.message
     target.execute(f"ALTER SYSTEM SET primary_slot_name = '{cloning.clone.slot}'".encode())
     target.execute("SELECT pg_reload_conf()")
     cloning.follow()
-
-
-def test_a_clone_that_was_not_made_is_not_started(cloning: Cloning) -> None:
-    with raises_code("clone_not_made"):
-        standby.start(cloning.clone)
 
 
 def test_settings_that_a_standby_cannot_have_are_an_error_with_the_log(cloning: Cloning) -> None:

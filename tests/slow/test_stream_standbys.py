@@ -13,6 +13,7 @@ import pytest
 from shardctl.hosts.local import Local
 from shardctl.moves.marks import StandbysBehind
 from shardctl.moves.service import MoveStopped
+from shardctl.topology.model import NodeName
 from tests.fixtures.servers.postgres import SUPERUSER, free_ports, wait_for
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ def make_standby(source: LocalServer, data: Path, port: int) -> LocalServer:
     data.mkdir(mode=0o700)
     if source.account is not None:
         shutil.chown(data, source.account)
-    where = f"host={source.host} port={source.port} user={SUPERUSER} application_name={SLOT}"
+    node = source.node
+    where = f"host={node.host} port={node.port} user={SUPERUSER} application_name={SLOT}"
     argv = ["-d", where, "-D", str(data), "-R", "-C", "-S", SLOT, "--checkpoint=fast", "--no-sync"]
     Local().run([source.binaries.program("pg_basebackup"), *argv], user=source.account)
-    made = dataclasses.replace(source, name=f"{source.name}_2", port=port, data_directory=data)
+    node = dataclasses.replace(node, name=NodeName(f"{node.name}_2"), port=port)
+    made = dataclasses.replace(source, node=node, data_directory=data)
     made.start()
     with psycopg.connect(f"{where} dbname=postgres", autocommit=True) as session:
         streams = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
@@ -51,11 +54,16 @@ def fail_over(source: LocalServer, standby: LocalServer) -> LocalServer:
     source.stop(mode="immediate")
     standby.start()
     with psycopg.connect(
-        host=standby.host, port=standby.port, user=SUPERUSER, dbname="postgres", autocommit=True
+        host=standby.node.host,
+        port=standby.node.port,
+        user=SUPERUSER,
+        dbname="postgres",
+        autocommit=True,
     ) as session:
         session.execute("SELECT pg_promote(true, 30)")
     standby.stop(mode="fast")
-    promoted = dataclasses.replace(standby, port=source.port)
+    node = dataclasses.replace(standby.node, port=source.node.port)
+    promoted = dataclasses.replace(standby, node=node)
     promoted.start()
     return promoted
 
@@ -77,7 +85,11 @@ def test_a_standby_that_lost_the_decision_does_not_undo_it(
     words = ("move-shards", "2-3", "--to", "b", "--yes")
     one = fleet_own.begun(*words, before="decide", by="SIGSTOP")
     with psycopg.connect(
-        host=standby.host, port=standby.port, user="postgres", dbname="postgres", autocommit=True
+        host=standby.node.host,
+        port=standby.node.port,
+        user="postgres",
+        dbname="postgres",
+        autocommit=True,
     ) as session:
         session.execute("SELECT pg_wal_replay_pause()")
     # What it receives from now on is lost with its files.

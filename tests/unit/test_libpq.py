@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import psycopg
 import pytest
 
 from shardctl import libpq
 from shardctl.postgres.connection import NodeUnavailable
+from tests.fixtures.servers.postgres import local_node
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 AT = 'connection to server at "127.0.0.1", port 5432 failed: '
 REFUSED = f"{AT}Connection refused\n\tIs the server running on that host?"
@@ -29,11 +35,12 @@ def test_what_a_server_says_is_known_in_every_language(
     assert (libpq.answered(error), libpq.reason_of(error)) == (answered, reason)
 
 
-def test_a_server_that_refuses_a_question_is_not_taken_for_lost() -> None:
+def test_a_server_that_refuses_a_question_is_not_taken_for_lost(tmp_path: Path) -> None:
+    node = local_node(tmp_path, "a", 5432, range(2))
     for cause, answered in (
         (psycopg.errors.InsufficientPrivilege("permission denied for schema shardctl"), True),
         (psycopg.OperationalError("server closed the connection unexpectedly"), False),
     ):
         with pytest.raises(NodeUnavailable) as caught:
-            raise NodeUnavailable("a", "10.0.0.1:5432", str(cause)) from cause
+            raise NodeUnavailable(node, cause) from cause
         assert caught.value.answered is answered

@@ -16,7 +16,7 @@ from shardctl.moves.preflight import fleet
 from shardctl.moves.sub_step import shortest_ms
 from shardctl.pgbouncer import apply
 from shardctl.pgbouncer.console import Console, PoolerLost, PoolerUnavailable
-from shardctl.pgbouncer.guard import Question, rehearse
+from shardctl.pgbouncer.guard import Guard, Question, rehearse
 from shardctl.postgres import connection
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def look_at(context: Context, pooler: Pooler) -> Looked:
         host = host_of(pooler)
         looked.problems += _unasked(topology, plan, pooler)
         looked.staged = apply.staged_there(pooler, host)
-        seen = apply.observe(topology, pooler, host, purpose=purpose)
-        if apply.plan(topology, seen, plan.map_version, force=False).action != "none":
+        wanted = apply.plan(topology, pooler, host, plan.map_version, force=False, purpose=purpose)
+        if wanted.action != "none":
             looked.problems.append(
                 PoolerUnfit(
                     pooler.name,
@@ -149,15 +149,9 @@ def _unasked(topology: Topology, plan: MovePlan, pooler: Pooler) -> list[PoolerU
 
 def why_unasked(plan: MovePlan, pooler: Pooler, dsn: str, node: NodeName) -> str:
     """Ask a node as a guard on a pooler's host would ask the target; return why it failed."""
+    guard = Guard(host_of(pooler), plan.id, pooler.databases_file.parent, pooler.os_user)
     try:
-        rehearse(
-            host_of(pooler),
-            name=plan.id,
-            directory=pooler.databases_file.parent,
-            question=Question(dsn, "SELECT true"),
-            user=pooler.os_user,
-            asked=f"node {node}",
-        )
+        rehearse(guard, Question(dsn, "SELECT true"), asked=f"node {node}")
     except Refused as error:
         return error.message
     return ""

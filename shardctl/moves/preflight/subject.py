@@ -11,7 +11,7 @@ import psycopg
 from shardctl.libpq import reason_of
 from shardctl.moves.plan import PreflightRefused
 from shardctl.postgres import queries
-from shardctl.postgres.connection import unavailable
+from shardctl.postgres.connection import NodeUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -133,4 +133,4 @@ def refused(node: Node, user: str, error: psycopg.Error) -> ShardctlError:
             f"{user} may not run a check: {reason_of(error)}",
             hint="set `database.user` to the role that ran `shardctl init`, or to a superuser",
         )
-    return unavailable(node, error)
+    return NodeUnavailable(node, error)

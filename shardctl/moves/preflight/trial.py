@@ -25,8 +25,9 @@ from shardctl.moves.plan import PoolerUnfit, TargetUnfit
 from shardctl.moves.preflight import poolers, target
 from shardctl.moves.preflight.subject import QUERIES
 from shardctl.postgres import clone as clones
-from shardctl.postgres import configuration, hosted
+from shardctl.postgres import configuration
 from shardctl.postgres.connection import NodeUnavailable, connect, from_host
+from shardctl.postgres.hosted import HostedServer
 from shardctl.postgres.split import without_passwords
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from shardctl.moves.preflight.poolers import Looked
     from shardctl.moves.preflight.subject import Context
     from shardctl.postgres.connection import Connection
-    from shardctl.postgres.hosted import HostedServer
     from shardctl.topology.model import Node, Topology
 
 _TLS = ("ssl_cert_file", "ssl_key_file", "ssl_ca_file", "ssl_crl_file", "ssl_dh_params_file")
@@ -90,9 +90,7 @@ def look(context: Context) -> bool:
     programs, place = context.need(target.programs), context.need(target.look_at_directory)
     if data is None:  # pragma: no cover  # `directory` refuses it
         raise AssertionError(node)
-    server = hosted.of_node(
-        node, data, machine=machine.host, account=machine.account, programs=programs
-    )
+    server = HostedServer(node, data, programs, machine.account, machine.host)
     asked = _ask(context, server)
     problems: list[ShardctlError] = []
     parent = Path(place.seen) if place.kind == "absent" else data.parent
@@ -139,7 +137,8 @@ def _ask(context: Context, server: HostedServer) -> _Asked:
     """Compose the clone's files, and read how the source knows shardctl."""
     source, database, node = context.source, context.topology.database, context.target
     # What starts the trial reads no other configuration, as `control.start` might.
-    clone = clones.Clone(context.plan.id, context.plan.slot, replace(server, control=None))
+    alone = replace(server, node=replace(node, control=None))
+    clone = clones.Clone(context.plan.id, context.plan.slot, alone)
     with connect(
         source, database, purpose=context.purpose, autocommit=True, observing=True
     ) as session:

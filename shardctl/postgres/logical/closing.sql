@@ -49,14 +49,11 @@ BEGIN
     LOOP
         -- The worker that applies a stream fires statement triggers for TRUNCATE alone.
         EXECUTE pg_catalog.format(
-            'CREATE OR REPLACE TRIGGER shardctl_copy BEFORE INSERT OR UPDATE OR DELETE ON %s'
-            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write_to_copy(%L, %L, %L)',
-            one.name, one.schema, {move}, one.vacuumed);
-        EXECUTE pg_catalog.format(
-            'ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER shardctl_copy', one.name);
-        EXECUTE pg_catalog.format(
-            'CREATE OR REPLACE TRIGGER shardctl_copy_truncate BEFORE TRUNCATE ON %s'
-            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write_to_copy(%L, %L, %L)',
+            'CREATE OR REPLACE TRIGGER shardctl_copy BEFORE INSERT OR UPDATE OR DELETE ON %1$s'
+            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write_to_copy(%2$L, %3$L, %4$L);'
+            ' ALTER TABLE ONLY %1$s ENABLE ALWAYS TRIGGER shardctl_copy;'
+            ' CREATE OR REPLACE TRIGGER shardctl_copy_truncate BEFORE TRUNCATE ON %1$s'
+            ' FOR EACH STATEMENT EXECUTE FUNCTION shardctl.refuse_write_to_copy(%2$L, %3$L, %4$L)',
             one.name, one.schema, {move}, one.vacuumed);
         IF one.relkind = 'r' THEN
             EXECUTE pg_catalog.format('ALTER TABLE ONLY %s SET (autovacuum_enabled = off)', one.name);
@@ -104,12 +101,12 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS shardctl_copy ON %s', name);
-    EXECUTE pg_catalog.format('DROP TRIGGER IF EXISTS shardctl_copy_truncate ON %s', name);
-    IF kind = 'r' AND ours AND vacuumed = '' THEN
-        EXECUTE pg_catalog.format('ALTER TABLE ONLY %s RESET (autovacuum_enabled)', name);
-    ELSIF kind = 'r' AND ours THEN
-        EXECUTE pg_catalog.format('ALTER TABLE ONLY %s SET (autovacuum_enabled = %s)', name, vacuumed);
+    EXECUTE pg_catalog.format(
+        'DROP TRIGGER IF EXISTS shardctl_copy ON %1$s; DROP TRIGGER IF EXISTS shardctl_copy_truncate ON %1$s', name);
+    IF kind = 'r' AND ours THEN
+        EXECUTE pg_catalog.format(
+            CASE vacuumed WHEN '' THEN 'ALTER TABLE ONLY %s RESET (autovacuum_enabled)'
+                          ELSE 'ALTER TABLE ONLY %s SET (autovacuum_enabled = %s)' END, name, vacuumed);
     END IF;
 END
 $remove$

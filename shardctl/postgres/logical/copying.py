@@ -6,7 +6,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
@@ -18,7 +18,7 @@ from shardctl.libpq import Wire, reason_of
 from shardctl.postgres import queries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from psycopg.pq.abc import PGresult
 
@@ -112,7 +112,7 @@ def copy(
         given = {
             "table": sql.Identifier(table.schema, table.name),
             "columns": sql.SQL("({})").format(columns) if table.columns else sql.SQL(""),
-            "format": sql.SQL("binary" if table.binary and pipe.of_one_major else "text"),
+            "format": sql.SQL("binary" if table.binary and pipe.binary else "text"),
         }
         out = _QUERIES["out"].format(snapshot=sql.Literal(snapshot), **given)
         into = _QUERIES["in_frozen" if table.bytes >= FROZEN_FROM else "in"].format(**given)
@@ -140,7 +140,13 @@ def copy(
                     try:
                         one(pipe, table)
                     except psycopg.Error as error:
-                        raise _failed(route, table, error) from error
+                        raise Refused(
+                            "copy_failed",
+                            f"table {table} could not be copied from node {route.source.name} to "
+                            f"node {route.target.name}: {reason_of(error)}",
+                            hint="correct what it names, then `shardctl moves resume` copies all "
+                            "tables again",
+                        ) from error
         except BaseException:
             failed.set()
             raise
@@ -162,28 +168,23 @@ class Pipe:
     def __init__(self, source: Connection, target: Connection, stopped: Callable[[], bool]) -> None:
         self._source, self._target = source, target
         self._stopped = stopped
+        majors = {one.info.server_version // 10_000 for one in (source, target)}
+        self.binary = len(majors) == 1
+        """Whether both servers are of the same major version."""
         self._reading = Wire(source.pgconn, self._heed, _LOOK_S)
         self._writing = Wire(target.pgconn, self._heed, _LOOK_S)
-        self._ended = False
-
-    @property
-    def of_one_major(self) -> bool:
-        """Whether both servers are of the same major version."""
-        source, target = (one.info.server_version for one in (self._source, self._target))
-        return source // 10_000 == target // 10_000
 
     def copy(self, out: sql.Composed, into: sql.Composed, passed: Callable[[int], None]) -> None:
         """Run the message `out`, and `into` with its rows; `passed` gets the bytes of each block.
 
         A message has one COPY, and may have statements before and after it.
         """
-        self._ended = False
         # Both servers begin at the same time: of a small table, that is most of the work.
         self._reading.send(out.as_bytes(self._source))
         self._writing.send(into.as_bytes(self._target))
         self._begin(self._reading, ExecStatus.COPY_OUT)
         self._begin(self._writing, ExecStatus.COPY_IN)
-        while block := self._read():
+        for block in self._blocks():
             self._write(block)
             passed(len(block))
         self._end(self._reading)
@@ -204,21 +205,20 @@ class Pipe:
         for result in wire.results():
             _good(result)
 
-    def _read(self) -> bytes:
-        """Give the rows that have come, up to about a block; nothing at the end."""
-        rows, size, take = [], 0, self._reading.pgconn.get_copy_data
-        while size < _BLOCK and not self._ended:
-            length, row = take(1)
+    def _blocks(self) -> Iterator[bytes]:
+        """Give the rows as they come, in blocks."""
+        rows, size, length = list[Any](), 0, 0
+        while length >= 0:
+            length, row = self._reading.pgconn.get_copy_data(1)
             if length > 0:
                 rows.append(row)
                 size += length
-            elif length < 0:
-                self._ended = True
-            elif size >= _ENOUGH:
-                break
-            else:
+            elif length == 0 and size < _ENOUGH:
                 self._reading.take()
-        return b"".join(rows)
+                continue
+            if rows and (length <= 0 or size >= _BLOCK):
+                yield b"".join(rows)
+                rows, size = [], 0
 
     def _write(self, block: bytes) -> None:
         try:
@@ -239,12 +239,3 @@ def _good(result: PGresult) -> PGresult:
     if result.status == ExecStatus.FATAL_ERROR:
         raise psycopg.errors.error_from_result(result)
     return result
-
-
-def _failed(route: Route, table: Table, error: psycopg.Error) -> Refused:
-    return Refused(
-        "copy_failed",
-        f"table {table} could not be copied from node {route.source.name} to node "
-        f"{route.target.name}: {reason_of(error)}",
-        hint="correct what it names, then `shardctl moves resume` copies all tables again",
-    )

@@ -25,7 +25,6 @@ from psycopg.pq import TransactionStatus
 
 from shardctl.libpq import Sent
 from shardctl.postgres import queries
-from shardctl.postgres.logical import subscription
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,12 +175,9 @@ def _take(source: Side, target: Side, wanted: Wanted) -> Moment:
         mark=sql.Literal(wanted.mark),
         passed=source.held,
     )
-    found = subscription.oid(target.locking, wanted.stream)
-    if found is None:
-        raise NotSeen
     see = QUERIES["see_target"].format(
         statement_timeout=_ms(SEE_MS),
-        subscription=sql.Literal(found),
+        subscription=sql.Literal(wanted.stream),
         passed=target.held,
     )
     began = time.monotonic()

@@ -86,7 +86,7 @@ BEGIN
         SELECT FROM pg_catalog.pg_lock_status() AS l
         WHERE l.locktype = 'relation' AND NOT l.granted
           AND l.relation = 'shardctl.stream'::pg_catalog.regclass
-          AND l.pid IN (SELECT w.pid FROM pg_catalog.pg_stat_get_subscription({subscription}) AS w)
+          AND l.pid IN (SELECT w.pid FROM pg_catalog.pg_stat_subscription AS w WHERE w.subname = {subscription})
     ) LOOP
         PERFORM pg_catalog.pg_sleep(0.0005);
     END LOOP;

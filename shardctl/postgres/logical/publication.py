@@ -31,8 +31,6 @@ _QUERIES = queries.load("shardctl.postgres.logical", "publication.sql")
 _LOCK_TIMEOUT_S = 10.0
 
 _PATIENCE_S = 60.0
-_OWN = {"d": sql.SQL("DEFAULT")}
-"""What a table had: NOTHING means the same as an index that was dropped."""
 
 
 def tables(session: Connection, schemas: Sequence[str]) -> list[Table]:
@@ -46,23 +44,16 @@ def tables(session: Connection, schemas: Sequence[str]) -> list[Table]:
     return [(schema, name) for schema, name in found]
 
 
-def create(
-    session: Connection,
-    name: str,
-    tables: Sequence[Table],
-    *,
-    move: str,
-    lock_timeout_s: float = _LOCK_TIMEOUT_S,
-) -> None:
+def create(session: Connection, name: str, tables: Sequence[Table], *, move: str) -> None:
     """Publish these tables, and of `shardctl.stream` the rows of `move`.
 
-    It waits for VACUUM and CREATE INDEX CONCURRENTLY on a table, `lock_timeout_s` for each, and
-    for no reader or writer. Raises publication_blocked.
+    It waits for VACUUM and CREATE INDEX CONCURRENTLY on a table, a moment for each, and for no
+    reader or writer. Raises publication_blocked.
     """
     listed = [sql.SQL("ONLY {}").format(sql.Identifier(*table)) for table in tables]
     own = sql.SQL("shardctl.stream WHERE (move = {})").format(sql.Literal(move))
     statement = _QUERIES["create"].format(
-        lock_timeout=sql.Literal(f"{int(lock_timeout_s * 1000)}ms"),
+        lock_timeout=sql.Literal(f"{int(_LOCK_TIMEOUT_S * 1000)}ms"),
         name=sql.Identifier(name),
         tables=sql.SQL(", ").join([*listed, own]),
     )
@@ -73,7 +64,7 @@ def create(
         holding = blocking.holding(session, schemas, but=blocking.CLIENTS)
         raise Refused(
             "publication_blocked",
-            f"publication {name} could not be made within {lock_timeout_s:g} s: "
+            f"publication {name} could not be made within {_LOCK_TIMEOUT_S:g} s: "
             + ("; ".join(holding[:3]) or "VACUUM, CREATE INDEX CONCURRENTLY or DDL held a table"),
             hint="wait until that ends, then run `shardctl moves resume`",
         ) from error
@@ -123,19 +114,21 @@ def take_identities_back(session: Connection, tables: Sequence[Identity]) -> Non
 
 
 def _change(session: Connection, tables: Sequence[Identity], *, full: bool) -> None:
-    """Alter one after the other: each waits for all who use it, a moment at a time."""
-    schemas = [one.schema for one in tables]
-    given = {"schemas": schemas, "tables": [one.table for one in tables], "full": full}
+    """Alter one after the other: each waits for all who use it, a moment at a time.
+
+    NOTHING means the same as an index that was dropped.
+    """
+    schemas, names, had = zip(*tables, strict=True) if tables else ((), (), ())
+    given = {"schemas": list(schemas), "tables": list(names), "had": list(had), "full": full}
     found = session.execute(_QUERIES["identities"], given).fetchall()
-    places = {oid: tables[number - 1] for oid, number in found}
     statements = {
         oid: sql.SQL("ALTER TABLE ONLY {} REPLICA IDENTITY {}").format(
-            sql.Identifier(one.schema, one.table),
-            sql.SQL("FULL") if full else _OWN.get(one.was, sql.SQL("NOTHING")),
+            sql.Identifier(schema, table),
+            sql.SQL("FULL" if full else "DEFAULT" if was == "d" else "NOTHING"),
         )
-        for oid, one in places.items()
+        for oid, schema, table, was in found
     }
-    named = {oid: (one.schema, one.table) for oid, one in places.items()}
+    named = {oid: (schema, table) for oid, schema, table, _ in found}
     if left := each_table(session, named, statements, time.monotonic() + _PATIENCE_S):
         raise Incomplete(
             "identity_blocked",

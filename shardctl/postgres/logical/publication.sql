@@ -38,10 +38,10 @@ WHERE n.nspname = ANY (%(schemas)s::name[]) AND c.relkind = 'r' AND c.relreplide
 ORDER BY 1, 2
 
 -- name: identities
--- Which of some tables have REPLICA IDENTITY FULL, or have not if that is wanted; by place in the list
-SELECT c.oid::bigint, u.number
-FROM ROWS FROM (unnest(%(schemas)s::name[]), unnest(%(tables)s::name[]))
-    WITH ORDINALITY AS u (schema, name, number)
+-- Which of some tables have REPLICA IDENTITY FULL, or have not if that is wanted, and what they had before
+SELECT c.oid::bigint, u.schema::text, u.name::text, u.had
+FROM ROWS FROM (unnest(%(schemas)s::name[]), unnest(%(tables)s::name[]), unnest(%(had)s::text[]))
+    WITH ORDINALITY AS u (schema, name, had, number)
 JOIN pg_catalog.pg_namespace AS n ON n.nspname = u.schema
 JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = u.name
 WHERE c.relkind = 'r' AND (c.relreplident = 'f') <> %(full)s

@@ -62,7 +62,6 @@ def make_tables(
     """
     programs = binaries.find_clients(major)
     with _archive(programs, route, schemas, "pre-data") as archive:
-        _list(programs, route, archive)
         script, raw = archive.with_name("script"), archive.with_name("raw")
         for part in ("schemas", "things", "rights"):
             argv = [programs.program("pg_restore"), f"--use-list={archive.with_name(part)}"]
@@ -94,7 +93,6 @@ def make_rest(
     programs = binaries.find_clients(major)
     _let_make(route, schemas, makers)
     with _archive(programs, route, schemas, "post-data") as archive:
-        _list(programs, route, archive)
         if again:
             _drop_rest(programs, route, schemas, archive)
         before = _made(route, schemas)  # views that depend on a key come now
@@ -164,6 +162,7 @@ def _archive(
                 f"node {route.source.name}: pg_dump could not read the structure: {_said(error)}",
                 hint="fix what it names, then run `shardctl moves resume`",
             ) from error
+        _list(programs, route, archive)
         yield archive
 
 

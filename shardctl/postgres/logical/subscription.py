@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 
 from shardctl.errors import Incomplete, Refused
 from shardctl.libpq import reason_of
 from shardctl.postgres import blocking, queries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from shardctl.postgres.connection import Connection
 
 _QUERIES = queries.load("shardctl.postgres.logical", "subscription.sql")
@@ -65,7 +62,13 @@ def create(session: Connection, name: str, conninfo: str) -> None:
     try:
         _execute(session, statement, conninfo)
     except (psycopg.errors.ConnectionException, psycopg.errors.ConnectionFailure) as error:
-        raise _refused(name, conninfo, reason_of(error)) from None
+        raise Refused(
+            "subscription_refused",
+            f"subscription {name}: the target's server could not log in to the source: "
+            f"{reason_of(error)}",
+            hint="let the role that replicates log in from the target's host (pg_hba.conf, a "
+            "passfile of the server's user), then `shardctl moves resume`",
+        ) from None
 
 
 def oid(session: Connection, name: str) -> int | None:
@@ -127,17 +130,6 @@ def progress(source: Connection, target: Connection, name: str) -> Progress | No
     if state is None or sent is None:
         return None
     return Progress(*state, *sent)
-
-
-def _refused(name: str, conninfo: str, reason: str) -> Refused:
-    given: Mapping[str, object] = conninfo_to_dict(conninfo)
-    return Refused(
-        "subscription_refused",
-        f"subscription {name}: the target's server could not log in at "
-        f"{given.get('host')}:{given.get('port')} as {given.get('user')}: {reason}",
-        hint="let that role log in from the target's host (pg_hba.conf, a passfile of the "
-        "server's user), then `shardctl moves resume`",
-    )
 
 
 def needs_login(target: Connection) -> bool:

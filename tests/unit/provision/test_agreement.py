@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from shardctl.errors import Problems, ShardctlError
@@ -21,7 +22,8 @@ A, B, C, D = (NodeName(name) for name in "abcd")
 _SHARDS = {"a": range(2), "b": range(2, 4), "c": range(4, 6), "d": range(0)}
 _NODES = [local_node(Path("/srv"), name, 5432, shards) for name, shards in _SHARDS.items()]
 TOPOLOGY = local_topology(Path("/srv"), *_NODES)
-GONE = NodeUnavailable("b", "10.0.0.2:5432", "Connection refused")
+REFUSED = psycopg.OperationalError("Connection refused")
+GONE = NodeUnavailable(_NODES[1], REFUSED)
 
 
 def said(version: int | None = 3, **given: Any) -> Said:
@@ -85,7 +87,7 @@ def test_the_other_node_of_an_open_move_is_left_out_too(source: str, target: str
 
 
 def test_where_no_node_remains_the_move_is_the_reason() -> None:
-    other = NodeUnavailable("c", "10.0.0.3:5432", "Connection refused")
+    other = NodeUnavailable(_NODES[2], REFUSED)
     with pytest.raises(Problems) as caught:
         left_out(TOPOLOGY, {A: said(journal=copy(A, "b", "a"))}, [GONE, other], strict=False)
     assert caught.value.errors[:2] == [GONE, other]
