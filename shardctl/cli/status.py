@@ -25,7 +25,7 @@ from shardctl.meter import listed
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
     from shardctl.checks.loads import ShardLoad
     from shardctl.checks.status import NodeStatus, PoolerStatus, Slot, Standby, Status
@@ -134,9 +134,10 @@ def unreached(found: Status) -> list[str]:
 
 def tables(found: Status, width: int) -> list[str]:
     """Make a table of the nodes, of the poolers and of open moves where there are any."""
-    replication = any(n.slots or n.standbys for n in found.nodes)
-    header = (*_NODES, "replication") if replication else _NODES
-    made = [fit(header, (_row(node)[: len(header)] for node in found.nodes), width)]
+    told = {one.reverse.slot for one in found.unclosed if one.reverse}  # in the moves' rows
+    rows = [_row(node, told) for node in found.nodes]
+    header = (*_NODES, "replication") if any(row[-1] for row in rows) else _NODES
+    made = [fit(header, (row[: len(header)] for row in rows), width)]
     if found.poolers:
         made.append(fit(_POOLERS, map(_pooler_row, found.poolers), width))
     if found.unclosed:
@@ -170,7 +171,7 @@ def _move_row(found: Status, one: Entry) -> tuple[str, ...]:
     return *before, step, who, started, can
 
 
-def _row(node: NodeStatus) -> tuple[str, ...]:
+def _row(node: NodeStatus, told: Container[str]) -> tuple[str, ...]:
     listed = picture.shorten(ranges.of(node.owned), parts=_RANGES)
     owned, live = len(node.owned), len(node.sizes)
     if not owned:
@@ -184,7 +185,8 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
         clients += f" ({node.idle_in_transaction} idle in transaction)"
     free = node.disk_free_bytes
     disk = "-" if free is None else f"{picture.size(free)} free"
-    replication = [_standby(s) for s in node.standbys] + [_slot(s) for s in node.slots]
+    replication = [_standby(s) for s in node.standbys]
+    replication += [_slot(s) for s in node.slots if s.name not in told]
     return (
         node.name,
         node.role or node.state.value,

@@ -99,6 +99,8 @@ def test_shards_go_back_with_what_clients_have_changed(
     assert there.can() == ["reverse", "finish"]
     assert there.as_json()["reverse"]["state"] == "open"
     assert there.as_json()["reverse"]["wal_bytes"] is not None
+    shown = fleet_own.here("status", "--sample", "0").stdout
+    assert ("reverse: open" in shown, "slot" in shown) == (True, False)  # told once
     keep_what_it_needs(fleet_own)
     refuse(fleet_own, there.move.retired[0])
     second = fleet_own.put(2)
