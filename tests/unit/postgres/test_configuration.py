@@ -15,7 +15,11 @@ def test_overrides_that_only_a_restart_takes_back_stay_where_they_are_said() -> 
     assert configuration.opened({}, said("work_mem", "archive_mode", "archive_command")) == {}
     assert configuration.opened({}, said("hot_standby")) == {"hot_standby": "on"}
     elsewhere = configuration.opened({}, said(unknown=True))
-    assert elsewhere == {"archive_mode": "off", "hot_standby": "on"}
+    assert elsewhere == {
+        "archive_mode": "off", "hot_standby": "on", "recovery_target": "",
+        "recovery_target_lsn": "", "recovery_target_name": "", "recovery_target_time": "",
+        "recovery_target_xid": "", "recovery_target_timeline": "latest",
+    }  # fmt: skip
     assert "archive_library" not in said(unknown=True), "PostgreSQL 14 does not know it"
 
 
