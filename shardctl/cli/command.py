@@ -162,7 +162,7 @@ _without_opposites(ANYWHERE)
 def _of_run(ctx: Any) -> None:
     """Copy `--topology` and `--verbose` of this command or group into the settings."""
     settings: Settings = ctx.obj
-    if named := ctx.params.pop("topology", None):
+    if (named := ctx.params.pop("topology", None)) is not None:
         settings.topology = Path(named)
     settings.verbose |= ctx.params.pop("verbose", None) or False
 

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 def log_file() -> Path:
     """Return the path of today's log (UTC); raises OSError for a user without a home.
 
-    That is the home of the user who runs shardctl: HOME is another user's after `su`.
+    Where HOME is another user's, as after `su`, it is in the home of the user who runs shardctl.
     """
-    state = os.environ.get("XDG_STATE_HOME")
+    state, home = os.environ.get("XDG_STATE_HOME"), os.environ.get("HOME")
     try:
-        there = Path(state or Path(pwd.getpwuid(os.geteuid()).pw_dir, ".local/state")).expanduser()
+        if not (home and _is_ours(Path(home))):
+            home = state or pwd.getpwuid(os.geteuid()).pw_dir
+        there = Path(state or Path(home, ".local/state")).expanduser()
     except (KeyError, RuntimeError) as error:  # as in a container
         raise FileNotFoundError("this user has no home: set XDG_STATE_HOME") from error
     return there / "shardctl" / time.strftime("shardctl-%Y-%m-%d.log", time.gmtime())

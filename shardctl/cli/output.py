@@ -69,8 +69,8 @@ def fit(
     """Draw a table in at most `width` columns of text.
 
     Where even the longest words and numbers of all columns do not fit side by side, it leaves out
-    columns of `drops`, the first one first. If that does not help, the lines are longer. Nothing is
-    cut off.
+    columns of `drops`, the first one first. If that does not help, each row is a block with a line
+    for each of all columns. Nothing is cut off.
     """
     cells = [[printable.printable(cell).replace("\t", r"\t") for cell in row] for row in rows]
     left = [*range(len(header))]
@@ -79,11 +79,18 @@ def fit(
         room = width - _EDGES - _GAP * (len(left) - 1)
         widths = _widths([*zip(*table, strict=True)], room)
         if sum(widths) <= room:
-            break
+            rule = "─" * (sum(widths) + _GAP * (len(widths) - 1))
+            first, *rest = ("\n".join(_row(row, widths)) for row in table)
+            return "\n".join(["", first, f" {rule} ", *rest, ""])
         left = [n for n in left if header[n] != name]
-    rule = "─" * (sum(widths) + _GAP * (len(widths) - 1))
-    first, *rest = ("\n".join(_row(row, widths)) for row in table)
-    return "\n".join(["", first, f" {rule} ", *rest, ""])
+    names = max(map(len, header))
+    widths = [names, max(width - names - _GAP - _EDGES, 1)]
+    lines: list[str] = []
+    for row in cells:
+        lines.append("")
+        for one in zip(header, row, strict=True):
+            lines += _row(one, widths) if one[1] else ()
+    return "\n".join([*lines, ""])
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
@@ -103,6 +110,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     if sum(widths) <= room:
         return widths
     least = [min(w, max(map(_longest, cells))) for w, cells in zip(widths, columns, strict=True)]
+    widths = [max(one, min(width, room)) for width, one in zip(widths, least, strict=True)]
     while sum(widths) > max(room, sum(least)):
         shrinking = (n for n, width in enumerate(widths) if width > least[n])
         widths[max(shrinking, key=widths.__getitem__)] -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,4 +25,11 @@ def test_a_user_without_a_home_has_no_log(
     assert log.record_bug("a traceback") == "the lines above"
     assert capsys.readouterr().err == "a traceback\n"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert log.log_file().is_relative_to(tmp_path)
+
+
+def test_a_home_is_enough_without_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
     assert log.log_file().is_relative_to(tmp_path)

@@ -14,7 +14,7 @@ from shardctl.cli import output
         st.tuples(*[st.text(st.characters(codec="utf-8", exclude_categories=["C"]))] * 3),
         max_size=4,
     ),
-    width=st.integers(104, 160),
+    width=st.integers(12, 120),
 )
 def test_whatever_is_in_it_fits(cells: list[tuple[str, ...]], width: int) -> None:
     text = output.fit(("one", "two", "three"), cells, width)
