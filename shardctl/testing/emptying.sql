@@ -29,7 +29,7 @@ SELECT {position}, count(*), coalesce(sum(hashtextextended(ctid::text || xmin::t
 FROM ONLY {table}
 
 -- name: lock
--- Wait for all tables at once, with a timeout; later statements then wait for no lock
+-- Wait for all tables at once, with a timeout; then only TRUNCATE waits, for who reads
 SET LOCAL statement_timeout = {patience_ms};
 LOCK TABLE ONLY {tables} IN EXCLUSIVE MODE;
 SET LOCAL statement_timeout = 0

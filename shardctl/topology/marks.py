@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 30
 _MOST_VALUES = 100_000
 """Values, with those that aliases repeat; a file that needs more is an attack or a mistake."""
+_HALF = re.compile("[\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
 _NULL = _TAG + "null"
 _KINDS = ("bool", "float", "int", "map", "merge", "null", "seq", "str", "timestamp", "value")
@@ -166,4 +168,6 @@ def _checked(document: Document, node: Any, loc: Loc) -> Mark:
     if node.tag.removeprefix(_TAG) not in _KINDS:
         said = "YAML tags are not supported; quote a value that begins with !"
         document.flaw(mark, loc, said)
+    if isinstance(node.value, str) and _HALF.search(node.value):
+        document.flaw(mark, loc, "half of a character is not allowed")  # as libyaml says, too
     return mark

@@ -6,7 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from shardctl.topology import marks
 from shardctl.topology.loader import TopologyInvalid, parse
 
 FILE = Path("topology.yaml")
@@ -180,3 +182,12 @@ def test_every_problem_is_reported_at_once_in_line_order_and_each_once() -> None
         "topology.yaml:11:1: move:",
     ]
     assert error.exit_code == 2
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, marks._LOADER])
+def test_half_of_a_character_is_refused_without_libyaml_too(
+    loader: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(marks, "_LOADER", loader)
+    with pytest.raises(TopologyInvalid):
+        parse(BASE.replace("host: h", 'host: "\\ud800"').encode(), FILE)
