@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from shardctl.ids import times
+from shardctl.ids.times import DAY_MS, date_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -41,12 +41,9 @@ class Decoder:
 
     def __init__(self, layout: Layout, output: str, places: Mapping[int, Place] | None) -> None:
         self._layout = layout
-        self._low, self._high = layout.lowest_id, layout.highest_id
-        self._time_shift = layout.shard_bits + layout.sequence_bits
-        self._time_mask = (1 << layout.time_bits) - 1
         self._line = _LINES[output]
-        nowhere = {_NOWHERE: Place("", "")}
-        self._tails = None if places is None else _tails(output, {**places, **nowhere})
+        none = Place("-", "-") if output == "table" else Place("", "")
+        self._tails = None if places is None else _tails(output, {**places, _NOWHERE: none})
         self.header = _header(output, places)
         self.good = 0
         self.bad = 0
@@ -60,50 +57,46 @@ class Decoder:
         Skips empty lines.
         """
         layout, line, tails = self._layout, self._line, self._tails
-        sequence_bits, shard_mask = layout.sequence_bits, layout.max_shard
-        sequence_mask = (1 << sequence_bits) - 1
+        low, high, bits = layout.lowest_id, layout.highest_id, layout.sequence_bits
+        time_shift, time_mask = layout.shard_bits + bits, (1 << layout.time_bits) - 1
+        shard_mask, sequence_mask = layout.max_shard, (1 << bits) - 1
+        epoch, tick = layout.epoch_ms, layout.tick_ms
         lines: list[str] = []
+        add = lines.append
         for position, text in numbered:
-            if not text.strip():
-                continue
             try:
-                number, moment = self._read(text)
-            except ValueError as error:
-                self.bad += 1
-                complain(position, str(error))
+                number = int(text)
+            except ValueError:
+                if not text.strip():
+                    continue
+                parsed = _unusual(text)
+                if parsed is None:
+                    self._refuse(complain, position, f"{_shown(text)} is not a number")
+                    continue
+                number = parsed
+            if number < low or number > high or "_" in text:
+                self._refuse(complain, position, _why_not(text, low, high))
                 continue
-            shard = number >> sequence_bits & shard_mask
+            shard = number >> bits & shard_mask
+            day, rest = divmod(epoch + (number >> time_shift & time_mask) * tick, DAY_MS)
+            try:
+                moment = f"{date_text(day)}T{time_text(rest // 1000)}.{rest % 1000:03d}Z"
+            except OverflowError:
+                self._refuse(
+                    complain, position, f"the time of {number} is outside the years 1 to 9999"
+                )
+                continue
             tail = ""
-            if tails and not (tail := tails.get(shard, "")):
+            if tails is not None and (tail := tails.get(shard, "")) == "":
                 tail = tails[_NOWHERE]
                 self.unplaced.add(shard)
-            lines.append(line % (number, moment, shard, number & sequence_mask, tail))
+            add(line % (number, moment, shard, number & sequence_mask, tail))
         self.good += len(lines)
         return "".join(lines)
 
-    def _read(self, text: str) -> tuple[int, str]:
-        """Read an id, decimal or as 0x and up to 16 digits, and its time; raises ValueError."""
-        layout = self._layout
-        try:
-            number = int(text)
-        except ValueError:
-            digits = _HEX.fullmatch(text)
-            if digits is None:
-                raise ValueError(f"{_shown(text)} is not a number") from None
-            number = int(digits[1], 16)
-            number -= (1 << 64) if number >= 1 << 63 else 0
-        if "_" in text:
-            raise ValueError(f"{_shown(text)} is not a number")
-        low, high = self._low, self._high
-        if not low <= number <= high:
-            raise ValueError(
-                f"{_shown(text)} is out of range: ids of this layout are {low} to {high}"
-            )
-        ticks = number >> self._time_shift & self._time_mask
-        moment = times.render(layout.epoch_ms + ticks * layout.tick_ms)
-        if moment.startswith("ms:"):
-            raise ValueError(f"the time of {number} is outside the years 1 to 9999")
-        return number, moment
+    def _refuse(self, complain: Callable[[int, str], None], position: int, reason: str) -> None:
+        self.bad += 1
+        complain(position, reason)
 
 
 def _tails(output: str, places: Mapping[int, Place]) -> dict[int, str]:
@@ -141,6 +134,21 @@ def _header(output: str, places: Mapping[int, Place] | None) -> str:
 
 def _schema_width(places: Mapping[int, Place]) -> int:
     return max([6, *(len(place.schema) for place in places.values())])
+
+
+def _unusual(text: str) -> int | None:
+    """Parse 0x and up to 16 hex digits as a bigint; else None."""
+    digits = _HEX.fullmatch(text)
+    if digits is None:
+        return None
+    bits = int(digits[1], 16)
+    return bits - (1 << 64) if bits >= 1 << 63 else bits
+
+
+def _why_not(text: str, low: int, high: int) -> str:
+    if "_" in text:
+        return f"{_shown(text)} is not a number"
+    return f"{_shown(text)} is out of range: ids of this layout are {low} to {high}"
 
 
 def _shown(text: str) -> str:
