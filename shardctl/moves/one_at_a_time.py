@@ -6,7 +6,6 @@ map and a topology file that have all shards: of two at once, one would undo wha
 
 from __future__ import annotations
 
-import random
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -117,7 +116,7 @@ def _wait(context: MoveContext, nodes: Collection[NodeName]) -> dict[NodeName, _
         if now != waited_for:
             context.notice(f"waiting for the cutover of {now}")
         waited_for = now
-        time.sleep(_POLL_S * random.uniform(0.5, 1.5))  # noqa: S311  # two must not meet for ever
+        lock.wait_apart(_POLL_S)
 
 
 def _require_unstaged(context: MoveContext, told: dict[NodeName, _Told]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import random
 import secrets
 import socket
 import time
@@ -191,4 +192,9 @@ def queue(connection: Connection, node: str, wait_s: float) -> None:
         while (holder := look(connection, of_class)) is not None:
             if time.monotonic() >= until:
                 raise NodeLocked(node, *(held_by(connection, _CLASS) or holder))
-            time.sleep(_POLL_S)
+            wait_apart(_POLL_S)
+
+
+def wait_apart(seconds: float) -> None:
+    """Wait for about so long: two that stand in each other's way must not meet for ever."""
+    time.sleep(seconds * random.uniform(0.5, 1.5))  # noqa: S311  # no secret
