@@ -90,7 +90,7 @@ def node_unfinished(node: str, planned: int, left: Collection[int]) -> Incomplet
 
 
 def as_ours(node: str, error: Exception) -> ShardctlError:
-    """Give a database's error its node; what is no database's error is a bug and raised."""
+    """Name the node in an error of its database; any other error is a bug, and is raised."""
     if isinstance(error, ShardctlError):
         return error
     if isinstance(error, psycopg.Error) and is_lost(error):

@@ -217,7 +217,7 @@ def copies(
 ) -> tuple[Copy, ...]:
     """Read one node's journal; `row` is the server's own row, None where it has none.
 
-    Empty where there is no journal, or it is another cluster's.
+    Empty where there is no journal, or where the journal belongs to another cluster.
     """
     if row is None or row.cluster != topology.cluster:
         return ()

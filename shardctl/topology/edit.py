@@ -42,7 +42,7 @@ def replace_scalars(text: str, values: Mapping[tuple[str, ...], str]) -> str:
     `text` is the file decoded, with its line breaks and byte order mark as they are. A scalar in
     quotes gets double ones; a plain one only where it must. Raises ScalarNotEditable where a path
     is missing, where anything else would mean something else then (as with a list, a block or an
-    alias), or where the text is no YAML.
+    alias), or where the text is not YAML.
     """
     body = text.removeprefix(_BOM)
     document = _read(body, values)

@@ -107,7 +107,7 @@ class Document:
 
 
 def read(text: str) -> Document:
-    """Read YAML without a byte order mark; raises BadYaml where it is none."""
+    """Read YAML without a byte order mark; raises BadYaml where it is something else."""
     document = Document()
     try:
         root = yaml.compose(text, Loader=_LOADER)
