@@ -1,4 +1,4 @@
-"""YAML to plain data in which every scalar is its own text, the place of each, and what is none."""
+"""YAML to plain data: every scalar as its own text, the place of each, and what is not allowed."""
 
 from __future__ import annotations
 
