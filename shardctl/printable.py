@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _OBEYED = re.compile(
-    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 """Control characters but tab and line end; other ends of lines; what reverses letters; halves."""
 _BARE = re.compile(r"\n(?!  )")
@@ -18,7 +18,12 @@ def printable(text: str) -> str:
     >>> printable("a\x1b[2J\u202e\tb\r\nc\rd")
     'a\\x1b[2J\\u202e\tb\r\nc\\rd'
     """
-    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _OBEYED.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    line_end = match[0] == "\r" and match.string.startswith("\n", match.end())
+    return match[0] if line_end else match[0].encode("unicode_escape").decode()
 
 
 def one_line(text: str) -> str:
