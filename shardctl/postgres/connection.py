@@ -210,14 +210,10 @@ class NodeUnavailable(ShardctlError):
     def __init__(self, node: Node, error: psycopg.Error) -> None:
         self.node: str = node.name
         self.reason = reason_of(error)
+        self.answered = error.sqlstate is not None or libpq.answered(error)
+        """Whether a server answered, and refused this login or a question."""
         address = f"{node.host}:{node.port}"
         super().__init__(f"node {node.name} ({address}): {self.reason}", hint=_hint(error))
-
-    @property
-    def answered(self) -> bool:
-        """Whether a server answered, and refused this login or a question."""
-        asked = getattr(self.__cause__, "sqlstate", None) is not None
-        return asked or libpq.answered(self.__cause__)
 
 
 class NodeLost(ShardctlError):
