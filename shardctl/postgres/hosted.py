@@ -226,8 +226,12 @@ class HostedServer:
                 "server_did_not_start", "the server did not start", self, lines
             ) from failed
         if not found.ready:
-            what, lines = "the server is running, but was not ready in time", self.log_tail()
-            raise _refused("server_not_ready", what, self, lines)
+            raise _refused(
+                "server_not_ready",
+                "the server is running, but was not ready in time",
+                self,
+                self.log_tail(),
+            )
         if found.port != self.node.port:
             raise server_elsewhere(self.node.name, self.data_directory, found, self.node.port)
 
