@@ -81,10 +81,10 @@ def watching(
 
 def node_unfinished(node: str, planned: int, left: Collection[int]) -> Incomplete:
     """Report what was begun on a node and not finished there."""
-    rest = f"; shards {ranges.of(left)} remain" if left else ""
+    rest = f"shards {ranges.of(left)}" if left else "the objects that all shards share"
     return Incomplete(
         "node_unfinished",
-        f"node {node}: {planned - len(left):,} of {planned:,} shards are finished{rest}",
+        f"node {node}: {planned - len(left):,} of {planned:,} shards are finished; {rest} remain",
         hint="run the same command again: it does only the rest",
     )
 
