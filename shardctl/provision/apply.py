@@ -148,8 +148,9 @@ def apply(
 ) -> list[ShardctlError]:
     """Carry out `plan` on its node, over several sessions; the caller holds the node's lock.
 
-    Gives what the database refused, each cause once, then how much is left. Where a shard or a
-    session fails the rest are done all the same. The map is not written: see `write_map`.
+    Gives what the database refused, each cause once, then how much is left. Where a shard fails the
+    rest are done all the same; where a session does, by the others. The map is not written: see
+    `write_map`.
     """
     left = {work.shard for work in plan.shards}
     errors: list[Exception] = []
