@@ -327,6 +327,8 @@ def _hint(error: psycopg.Error) -> str:
     """Return what to do; of a login that failed it is a guess."""
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return "end the session that holds the lock (pg_locks), then run this command again"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return "set `database.user` to the role that ran `shardctl init`, or to a superuser"
     if isinstance(error, psycopg.errors.UndefinedTable):
         return "restore that table (docs/operations/failures.md)"
     return libpq.login_hint(
