@@ -242,7 +242,10 @@ def _file(topology: Topology, pooler: Pooler, looked: Looked, version: int) -> I
 
 
 def _offered(pooler: Pooler, looked: Looked, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Compare what the pooler has loaded with its file, which is as it should be."""
+    """Compare what the pooler has loaded with the aliases that its file should have.
+
+    It is called where the file has them, or could not be read.
+    """
     if looked.refused is not None and looked.refused.code in ("other_config", "not_included"):
         return  # it does not read the file
     wrong = [one for one in entries if apply.differences([one], looked.offered)]

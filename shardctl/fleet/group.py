@@ -272,7 +272,7 @@ def options_of(group: Group) -> Options:
 def record(topology: Topology, group: Group, command: str) -> None:
     """Write an event on the sources of the moves that are left; raises NodeUnavailable.
 
-    By PAUSE, whichever terminal runs the group stops before its next move.
+    After PAUSE, whichever terminal runs the group stops before its next move.
     """
 
     def one(node: Node) -> None:

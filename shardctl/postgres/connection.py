@@ -210,14 +210,10 @@ class NodeUnavailable(ShardctlError):
     def __init__(self, node: Node, error: psycopg.Error) -> None:
         self.node: str = node.name
         self.reason = reason_of(error)
+        self.answered = error.sqlstate is not None or libpq.answered(error)
+        """Whether a server answered, and refused this login or a question."""
         address = f"{node.host}:{node.port}"
         super().__init__(f"node {node.name} ({address}): {self.reason}", hint=_hint(error))
-
-    @property
-    def answered(self) -> bool:
-        """Whether a server answered, and refused this login or a question."""
-        asked = getattr(self.__cause__, "sqlstate", None) is not None
-        return asked or libpq.answered(self.__cause__)
 
 
 class NodeLost(ShardctlError):
@@ -331,6 +327,8 @@ def _hint(error: psycopg.Error) -> str:
     """Return what to do; of a login that failed it is a guess."""
     if isinstance(error, psycopg.errors.LockNotAvailable):
         return "end the session that holds the lock (pg_locks), then run this command again"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return "set `database.user` to the role that ran `shardctl init`, or to a superuser"
     if isinstance(error, psycopg.errors.UndefinedTable):
         return "restore that table (docs/operations/failures.md)"
     return libpq.login_hint(

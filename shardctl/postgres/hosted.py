@@ -139,6 +139,7 @@ class HostedServer:
         if self.process() is not None:
             self._wait(deadline, since)
             return "up"
+        failed: CommandFailed | None = None
         try:
             if self.own_start is not None:
                 self._run_own(self.own_start, timeout=timeout)
@@ -149,7 +150,8 @@ class HostedServer:
             # A start that was killed with an earlier shardctl may just have got there.
             if self.own_start is not None and self.process() is None:
                 raise control_failed(self.node.name, "start", error) from error
-        self._wait(deadline, since)
+            failed = error
+        self._wait(deadline, since, failed)
         return "started"
 
     def stop(self, *, mode: StopMode = "fast") -> bool:
@@ -211,16 +213,25 @@ class HostedServer:
         words = "make_log", *self._place, (self.account or "") if user is None else ""
         scripts.run(self.machine, "server", *words, user=user, timeout=_SECONDS)
 
-    def _wait(self, deadline: float, since: int) -> None:
-        """Wait until it takes connections, on the port that it should have."""
+    def _wait(self, deadline: float, since: int, failed: CommandFailed | None = None) -> None:
+        """Wait until it takes connections, on the port that it should have.
+
+        `failed` is what the start said, which is shown where the log has nothing.
+        """
         seconds = max(1, int(deadline - time.monotonic()))
         found = PidFile.of(self._script("await", str(seconds), timeout=seconds + _SECONDS))
         if found is None:
-            lines = self.log_tail(since=since)
-            raise _refused("server_did_not_start", "the server did not start", self, lines)
+            lines = self.log_tail(since=since) or (failed.lines if failed else [])
+            raise _refused(
+                "server_did_not_start", "the server did not start", self, lines
+            ) from failed
         if not found.ready:
-            what, lines = "the server is running, but was not ready in time", self.log_tail()
-            raise _refused("server_not_ready", what, self, lines)
+            raise _refused(
+                "server_not_ready",
+                "the server is running, but was not ready in time",
+                self,
+                self.log_tail(),
+            )
         if found.port != self.node.port:
             raise server_elsewhere(self.node.name, self.data_directory, found, self.node.port)
 

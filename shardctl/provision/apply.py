@@ -81,10 +81,10 @@ def watching(
 
 def node_unfinished(node: str, planned: int, left: Collection[int]) -> Incomplete:
     """Report what was begun on a node and not finished there."""
-    rest = f"; shards {ranges.of(left)} remain" if left else ""
+    rest = f"shards {ranges.of(left)}" if left else "the objects that all shards share"
     return Incomplete(
         "node_unfinished",
-        f"node {node}: {planned - len(left):,} of {planned:,} shards are finished{rest}",
+        f"node {node}: {planned - len(left):,} of {planned:,} shards are finished; {rest} remain",
         hint="run the same command again: it does only the rest",
     )
 
@@ -148,8 +148,9 @@ def apply(
 ) -> list[ShardctlError]:
     """Carry out `plan` on its node, over several sessions; the caller holds the node's lock.
 
-    Gives what the database refused, each cause once, then how much is left. Where a shard or a
-    session fails the rest are done all the same. The map is not written: see `write_map`.
+    Gives what the database refused, each cause once, then how much is left. Where a shard fails the
+    rest are done all the same; where a session does, by the others. The map is not written: see
+    `write_map`.
     """
     left = {work.shard for work in plan.shards}
     errors: list[Exception] = []

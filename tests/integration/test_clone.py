@@ -207,6 +207,14 @@ def test_a_data_directory_of_another_version_is_not_started(cloning: Cloning) ->
         standby.start(cloning.clone)
 
 
+def test_of_a_server_without_a_log_its_host_says_why_it_did_not_start(cloning: Cloning) -> None:
+    cloning.make()
+    server = cloning.clone.server
+    server.log.symlink_to("elsewhere")
+    with raises_code("server_did_not_start", match=server.log.name):
+        server.start()
+
+
 def test_a_server_on_another_port_is_told(cloning: Cloning) -> None:
     cloning.start()
     node = dataclasses.replace(cloning.target, port=free_ports(1)[0])

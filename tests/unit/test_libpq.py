@@ -44,3 +44,4 @@ def test_a_server_that_refuses_a_question_is_not_taken_for_lost(tmp_path: Path) 
         with pytest.raises(NodeUnavailable) as caught:
             raise NodeUnavailable(node, cause) from cause
         assert caught.value.answered is answered
+        assert ("database.user" in caught.value.hint) is answered
