@@ -82,9 +82,11 @@ def show(
         if output == "table":
             draw(drawn(entry, width()))
         else:
-            times = prediction.sub_step_times(topology, entry.move) if timeline else ()
-            found = {"timeline": [asdict(one) for one in times]} if timeline else {}
-            print_json({"format": 1, **moving.as_json(entry), **found})
+            found = moving.as_json(entry)
+            if timeline:
+                times = prediction.sub_step_times(topology, entry.move)
+                found["timeline"] = [asdict(one) for one in times]
+            print_json({"format": 1, **found})
 
     if watch is None:
         show_it(look()[0])

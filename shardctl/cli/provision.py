@@ -12,14 +12,7 @@ import typer
 
 from shardctl.cli import options, picture
 from shardctl.cli.command import App, Changing, Context, load_topology, made, run_change
-from shardctl.cli.options import (
-    MS,
-    AllOrNothingOption,
-    Duration,
-    ReportOption,
-    Settings,
-    duration_option,
-)
+from shardctl.cli.options import MS, Duration, ReportOption, Settings, duration_option
 from shardctl.cli.output import Printed, errors_json, plural, print_json, say
 from shardctl.errors import Interrupted, ShardctlError, Unfinished, together
 from shardctl.topology import ranges
@@ -285,7 +278,7 @@ def apply(
     force: Annotated[
         bool, typer.Option(help="Replace a file that was edited or is not shardctl's.")
     ] = False,
-    all_or_nothing: AllOrNothingOption = False,
+    all_or_nothing: options.AllOrNothingOption = False,
 ) -> None:
     """Bring every pooler's aliases up to date, and check that it offers them.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shardctl.cli import options, picture
+from shardctl.cli import picture
 from shardctl.cli.command import App, Changing, Context, load_topology, run_change
-from shardctl.cli.options import Duration, ListingOption, duration_option
+from shardctl.cli.options import Duration, ListingOption, duration_option, node_names
 from shardctl.cli.output import emit, plural, say
 from shardctl.cli.progress import bars
 from shardctl.errors import Problems, ShardctlError, UsageError, together
@@ -30,7 +30,7 @@ read_only_app = App()
 
 ShardsArgument = Annotated[str | None, typer.Argument(help="For example 2-3,17; or use --node.")]
 NodeOption = Annotated[
-    str | None, typer.Option(autocompletion=options.node_names, help="All shards of this node.")
+    str | None, typer.Option(autocompletion=node_names, help="All shards of this node.")
 ]
 WAIT = Duration(seconds=30)
 WaitOption = Annotated[

@@ -26,7 +26,7 @@ from shardctl.cli.progress import bars
 from shardctl.errors import Interrupted, Refused, ShardctlError, UsageError, together
 from shardctl.maintenance import folding
 from shardctl.maintenance.folding import Columns, Folded
-from shardctl.maintenance.sql import Answer, Failure, Plan, Run, Warned
+from shardctl.maintenance.sql import COMMAND, Answer, Failure, Plan, Run, Warned, planned
 from shardctl.topology import ranges
 
 if TYPE_CHECKING:
@@ -69,7 +69,6 @@ def sql(
     It may only read, unless --write is given: then shardctl records it, and refuses it during a
     move. The first column of the rows is `shard` (or `node`).
     """
-    from shardctl.maintenance.sql import COMMAND, Run, planned
     from shardctl.state import lock
 
     text = _text(statement, file)
